@@ -1,0 +1,239 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/sluicemq/sluice/internal/vfs"
+)
+
+// ErrNoFreeFile says that all files hold frames that a checkpoint has yet to cover, or that the only free one is the
+// spare kept for a failing file.
+var ErrNoFreeFile = errors.New("no free journal file")
+
+// ErrFileFull says that the frame doesn't fit into the rest of the file: Roll first. A frame never spans files.
+var ErrFileFull = errors.New("journal file full")
+
+// Files is how many files a journal grows to: one being written, one whose checkpoint is under way, one that waits
+// for the second state file to cover it, and a spare for when a write fails.
+const Files = 4
+
+// Options says where and how large.
+type Options struct {
+	FS        vfs.FS
+	Dir       string
+	FileBytes int64 // of each of the Files files
+	Logger    *slog.Logger
+}
+
+// Journal is the write-ahead log of a data directory. Append, Roll and Failover belong to one goroutine;
+// the other methods are safe for concurrent use.
+type Journal struct {
+	o Options
+
+	mu      sync.Mutex
+	files   []*file // all, in no order
+	current *file   // being written
+	lastLSN uint64  // of the last frame that is durable
+	nextLSN uint64  // never given twice, not even after a failure
+	written int64   // bytes written in this process life, headers and padding included
+}
+
+// Open reads which files there are. Nothing is written until Start.
+// Errors: those of the file system, and *FormatError.
+func Open(o Options) (*Journal, error) {
+	if err := o.FS.MkdirAll(o.Dir, 0o750); err != nil {
+		return nil, err
+	}
+	files, err := openFiles(o.FS, o.Dir, true)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	return &Journal{o: o, files: files}, nil
+}
+
+// Start begins a new file after a Replay, always: what a crash left behind the last frame of the old one can then never be taken
+// for new. lastLSN is the last LSN that Replay or the state knows of; covered is the LSN up to which both state
+// files hold everything. It makes the files that Append needs, a spare included.
+func (j *Journal) Start(lastLSN, covered uint64) error {
+	j.mu.Lock()
+	j.lastLSN, j.nextLSN = lastLSN, max(j.nextLSN, lastLSN+1)
+	j.mu.Unlock()
+	j.Release(covered)
+	if err := j.Grow(2); err != nil {
+		return err
+	}
+	return j.use(0, lastLSN)
+}
+
+// Grow makes files until there are n beside the ones in use, or Files in all.
+func (j *Journal) Grow(n int) error {
+	for {
+		j.mu.Lock()
+		enough := j.freeLocked() >= n || (len(j.files) >= Files && j.freeLocked() > 0)
+		j.mu.Unlock()
+		if enough {
+			return nil
+		}
+		f, err := createFile(j.o.FS, j.o.Dir, j.o.FileBytes)
+		if err != nil {
+			return fmt.Errorf("journal: make a file of %d bytes: %w", j.o.FileBytes, err)
+		}
+		j.mu.Lock()
+		j.files = append(j.files, f)
+		j.mu.Unlock()
+	}
+}
+
+func (j *Journal) freeLocked() int {
+	n := 0
+	for _, f := range j.files {
+		if !f.used && f.failed == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// use starts a free file, leaving at least keep others free. prevLSN is the last valid LSN of the file before.
+func (j *Journal) use(keep int, prevLSN uint64) error {
+	j.mu.Lock()
+	if j.freeLocked() <= keep {
+		j.mu.Unlock()
+		return ErrNoFreeFile
+	}
+	i := slices.IndexFunc(j.files, func(f *file) bool { return !f.used && f.failed == nil })
+	f := j.files[i]
+	h := header{epoch: newEpoch(), firstLSN: j.nextLSN, prevLSN: prevLSN, size: j.o.FileBytes}
+	j.mu.Unlock()
+
+	_, err := f.f.WriteAt(h.encode(), 0)
+	if err == nil {
+		err = f.f.Sync()
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	// Used either way: the header may be on flash although the sync failed.
+	f.header, f.used, f.failed, f.end, f.lastLSN = h, true, err, framesAt, prevLSN
+	j.written += framesAt
+	if err != nil {
+		j.nextLSN++ // the header may be on flash: the next file must come after it
+		return fmt.Errorf("journal: start %s: %w", f.f.Name(), err)
+	}
+	j.current = f
+	return nil
+}
+
+// Fits says whether the frame fits into the rest of the file in hand.
+func (j *Journal) Fits(f *Frame) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.current.end+int64(f.Len()) <= j.current.header.size
+}
+
+// Append writes the frame and makes it durable with one sync. On an error nothing of it counts and the file takes
+// no more: call Failover, then Append again.
+func (j *Journal) Append(f *Frame) (lsn uint64, err error) {
+	j.mu.Lock()
+	c := j.current
+	if c.failed != nil {
+		j.mu.Unlock()
+		return 0, c.failed
+	}
+	if c.end+int64(f.Len()) > c.header.size {
+		j.mu.Unlock()
+		return 0, ErrFileFull
+	}
+	lsn = j.nextLSN
+	j.nextLSN++
+	at, epoch := c.end, c.header.epoch
+	j.mu.Unlock()
+
+	b := f.seal(lsn, epoch)
+	_, err = c.f.WriteAt(b, at)
+	if err == nil {
+		err = c.f.Sync()
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.written += int64(len(b))
+	if err != nil {
+		c.failed = fmt.Errorf("journal: append to %s: %w", c.f.Name(), err)
+		return 0, c.failed
+	}
+	c.end += int64(len(b))
+	c.lastLSN, j.lastLSN = lsn, lsn
+	return lsn, nil
+}
+
+// Roll goes on in another file and leaves the spare alone. It returns the last LSN before the roll.
+func (j *Journal) Roll() (cut uint64, err error) {
+	cut = j.LastLSN()
+	return cut, j.use(1, cut)
+}
+
+// Failover goes on in the spare after Append failed. The frame that failed may be on flash all the same: the new
+// file's header says that it is void, and its LSN is not used again.
+func (j *Journal) Failover() error { return j.use(0, j.LastLSN()) }
+
+// LastLSN is the LSN of the last durable frame.
+func (j *Journal) LastLSN() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lastLSN
+}
+
+// Release frees the files whose frames are all at or below covered, an LSN up to which both state files hold
+// everything. A file that failed is removed.
+func (j *Journal) Release(covered uint64) {
+	j.mu.Lock()
+	var gone []*file
+	j.files = slices.DeleteFunc(j.files, func(f *file) bool {
+		if f == j.current || (f.used && f.lastLSN > covered) {
+			return false
+		}
+		f.used = false
+		size, err := f.f.Size()
+		if f.failed == nil && err == nil && size == j.o.FileBytes && len(j.files)-len(gone) <= Files {
+			return false
+		}
+		gone = append(gone, f) // surplus, failed, of another configured size, or cut short while it was made
+		return true
+	})
+	j.mu.Unlock()
+	for _, f := range gone {
+		f.f.Close()
+		if err := j.o.FS.Remove(f.f.Name()); err != nil {
+			j.o.Logger.Warn("journal: can't remove a file that is not needed any more", "file", f.f.Name(), "error", err)
+		}
+	}
+}
+
+// Bytes is what the journal takes on disk now, and what it has written in this process life.
+func (j *Journal) Bytes() (onDisk, written int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, f := range j.files {
+		onDisk += max(f.header.size, j.o.FileBytes)
+	}
+	return onDisk, j.written
+}
+
+// Close closes the files. It writes nothing.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var err error
+	for _, f := range j.files {
+		err = errors.Join(err, f.f.Close())
+	}
+	j.files, j.current = nil, nil
+	return err
+}
+
+// Dir is where a data directory keeps its journal.
+func Dir(dataDir string) string { return filepath.Join(dataDir, "journal") }

@@ -1,0 +1,223 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/sluicemq/sluice/internal/vfs"
+)
+
+// Damage is a stretch of the journal that should hold frames and doesn't.
+type Damage struct {
+	File           string // empty: a whole file is missing
+	FromByte       int64
+	ToByte         int64
+	FromLSN, ToLSN uint64 // of the frames that are lost, both inclusive
+}
+
+func (d Damage) String() string {
+	if d.File == "" {
+		return fmt.Sprintf("journal frames %d to %d are missing", d.FromLSN, d.ToLSN)
+	}
+	return fmt.Sprintf("%s: frames %d to %d are damaged (bytes %d to %d)", d.File, d.FromLSN, d.ToLSN, d.FromByte, d.ToByte)
+}
+
+// Report says what a replay met.
+type Report struct {
+	LastLSN uint64 // of the last valid frame; the argument of Replay when there was none beyond it
+	Frames  int    // given to the callback
+	Torn    bool   // the last file ends in a frame that was being written when the power failed
+	Damages []Damage
+}
+
+// Replay calls fn for each entry of each valid frame beyond the LSN after, in order. Frames that a later file's
+// header declares void are left out. Damage is reported and passed over; the frames behind it still count.
+// It stops at the first error of fn. It may run at any time: what Append adds meanwhile may be missed.
+func (j *Journal) Replay(after uint64, fn func(lsn uint64, e *Entry) error) (Report, error) {
+	j.mu.Lock()
+	var chain []*file
+	for _, f := range j.files {
+		if f.used {
+			chain = append(chain, f)
+		}
+	}
+	j.mu.Unlock()
+	r, lasts, err := replay(chain, after, fn)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i, f := range chain {
+		if f != j.current {
+			f.lastLSN = lasts[i]
+		}
+		j.nextLSN = max(j.nextLSN, f.header.firstLSN+1, lasts[i]+1)
+	}
+	return r, err
+}
+
+// ReplayDir is Replay for a directory that another process may be writing to. It takes no lock and writes nothing.
+func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Report, error) {
+	files, err := openFiles(fs, dir, false)
+	if err != nil {
+		return Report{}, err
+	}
+	defer closeFiles(files)
+	files = slices.DeleteFunc(files, func(f *file) bool {
+		if !f.used {
+			f.f.Close()
+		}
+		return !f.used
+	})
+	after := uint64(math.MaxUint64) // nothing is missing before the first file that is there
+	for _, f := range files {
+		after = min(after, f.header.firstLSN-1)
+	}
+	r, _, err := replay(files, after, fn)
+	return r, err
+}
+
+func replay(chain []*file, after uint64, fn func(uint64, *Entry) error) (r Report, lasts []uint64, err error) {
+	slices.SortFunc(chain, func(a, b *file) int {
+		if a.header.firstLSN < b.header.firstLSN {
+			return -1
+		}
+		return 1
+	})
+	r.LastLSN = after
+	lasts = make([]uint64, len(chain))
+	s := scanner{after: after, fn: fn, report: &r}
+	if len(chain) > 0 {
+		s.missing("", 0, 0, after+1, chain[0].header.prevLSN)
+	}
+	for i, f := range chain {
+		s.limit = math.MaxUint64
+		if i+1 < len(chain) {
+			s.limit = chain[i+1].header.prevLSN
+		}
+		if lasts[i], err = s.scan(f); err != nil {
+			return r, lasts, err
+		}
+	}
+	return r, lasts, nil
+}
+
+// scanner reads the frames of one file after the other.
+type scanner struct {
+	after  uint64 // frames up to here are known already
+	limit  uint64 // the last LSN that is valid in the file in hand
+	fn     func(uint64, *Entry) error
+	report *Report
+	buf    []byte
+}
+
+// missing reports the part of the frames from and to (inclusive) that is beyond what is known already.
+func (s *scanner) missing(name string, fromByte, toByte int64, from, to uint64) {
+	from = max(from, s.after+1)
+	if from <= to {
+		s.report.Damages = append(s.report.Damages, Damage{name, fromByte, toByte, from, to})
+	}
+}
+
+// scan reads one file and returns the LSN of its last valid frame.
+func (s *scanner) scan(f *file) (last uint64, err error) {
+	last = f.header.prevLSN
+	expected, at := f.header.firstLSN, int64(framesAt)
+	for {
+		h, err := readFrame(f.f, at, f.header.size, &s.buf)
+		if err != nil || h.epoch != f.header.epoch || h.lsn != expected {
+			var next int64
+			next, h, err = s.resync(f, at+blockBytes, expected)
+			if err != nil {
+				if s.limit == math.MaxUint64 {
+					s.report.Torn = torn(f, at, expected)
+				} else {
+					s.missing(f.f.Name(), at, f.header.size, expected, s.limit)
+				}
+				return last, nil
+			}
+			s.missing(f.f.Name(), at, next, expected, h.lsn-1)
+			at, expected = next, h.lsn
+		}
+		if h.lsn > s.limit {
+			return last, nil
+		}
+		if h.lsn > s.after {
+			entries := s.buf[frameHeaderBytes : frameHeaderBytes+int(h.bytes)]
+			err := eachEntry(entries, h.entries, func(e *Entry) error { return s.fn(h.lsn, e) })
+			if err != nil {
+				return last, fmt.Errorf("journal: %s: frame %d: %w", f.f.Name(), h.lsn, err)
+			}
+			s.report.Frames++
+			s.report.LastLSN = max(s.report.LastLSN, h.lsn)
+		}
+		last, expected = h.lsn, h.lsn+1
+		at += int64(padded(frameHeaderBytes + int(h.bytes)))
+	}
+}
+
+// torn says whether the block at at begins the frame that should be there: it was being written.
+func torn(f *file, at int64, expected uint64) bool {
+	var b [frameHeaderBytes]byte
+	if n, _ := f.f.ReadAt(b[:], at); n < len(b) {
+		return false
+	}
+	h, ok := parseFrameHeader(b[:])
+	return ok && h.lsn == expected && h.epoch == f.header.epoch
+}
+
+// resync looks for a valid frame behind a bad one. A single frame is in flight at any time, so one that follows a bad
+// frame proves that the bad one was whole once.
+func (s *scanner) resync(f *file, at int64, expected uint64) (int64, frameHeader, error) {
+	for ; at+frameHeaderBytes <= f.header.size; at += blockBytes {
+		var b [frameHeaderBytes]byte
+		if n, _ := f.f.ReadAt(b[:], at); n < len(b) {
+			continue
+		}
+		h, ok := parseFrameHeader(b[:])
+		if !ok || h.epoch != f.header.epoch || h.lsn <= expected || h.lsn > s.limit {
+			continue
+		}
+		if h, err := readFrame(f.f, at, f.header.size, &s.buf); err == nil {
+			return at, h, nil
+		}
+	}
+	return 0, frameHeader{}, io.EOF
+}
+
+var errNoFrame = errors.New("no valid frame")
+
+// readFrame reads the frame at at into buf, header included, and checks it. It ends before byte end.
+func readFrame(f vfs.File, at, end int64, buf *[]byte) (frameHeader, error) {
+	b := grow(*buf, blockBytes)
+	n, err := f.ReadAt(b[:blockBytes], at)
+	if n < frameHeaderBytes {
+		return frameHeader{}, errors.Join(errNoFrame, err)
+	}
+	h, ok := parseFrameHeader(b)
+	if !ok || at+frameHeaderBytes+int64(h.bytes) > end {
+		return frameHeader{}, errNoFrame
+	}
+	total := frameHeaderBytes + int(h.bytes)
+	if total > n {
+		b = grow(b, total)
+		if n, err = f.ReadAt(b[:total], at); n < total {
+			return frameHeader{}, errors.Join(errNoFrame, err)
+		}
+	}
+	*buf = b
+	if crc32.Checksum(b[8:total], castagnoli) != binary.BigEndian.Uint32(b[4:]) {
+		return frameHeader{}, errNoFrame
+	}
+	return h, nil
+}
+
+func grow(b []byte, n int) []byte {
+	if cap(b) < n {
+		b = append(make([]byte, 0, n), b...)
+	}
+	return b[:max(n, len(b))]
+}
