@@ -133,6 +133,11 @@ func AppendDelete(dst, key []byte) []byte {
 	return append(dst, key...)
 }
 
+// EachChange calls fn for each of count state changes that AppendPut and AppendDelete have encoded.
+func EachChange(encoded []byte, count int, fn func(*Entry)) error {
+	return eachEntry(encoded, uint32(count), func(e *Entry) error { fn(e); return nil })
+}
+
 // seal fills in the header and the padding, and returns what is to be written.
 func (f *Frame) seal(lsn, epoch uint64) []byte {
 	f.entries--

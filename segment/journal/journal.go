@@ -64,7 +64,7 @@ func (j *Journal) Start(lastLSN, covered uint64) error {
 	j.lastLSN, j.nextLSN = lastLSN, max(j.nextLSN, lastLSN+1)
 	j.mu.Unlock()
 	j.Release(covered)
-	if err := j.Grow(2); err != nil {
+	if err := j.Grow(3); err != nil {
 		return err
 	}
 	return j.use(0, lastLSN)

@@ -66,17 +66,15 @@ func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Repo
 		return Report{}, err
 	}
 	defer closeFiles(files)
-	files = slices.DeleteFunc(files, func(f *file) bool {
-		if !f.used {
-			f.f.Close()
-		}
-		return !f.used
-	})
+	var chain []*file
 	after := uint64(math.MaxUint64) // nothing is missing before the first file that is there
 	for _, f := range files {
-		after = min(after, f.header.firstLSN-1)
+		if f.used {
+			chain = append(chain, f)
+			after = min(after, f.header.firstLSN-1)
+		}
 	}
-	r, _, err := replay(files, after, fn)
+	r, _, err := replay(chain, after, fn)
 	return r, err
 }
 

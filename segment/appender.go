@@ -1,0 +1,215 @@
+package segment
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/journal"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// Batches that are smaller than this are merged with their neighbours before they are compressed and appended:
+// batches of a few records hardly compress.
+const mergeBytes = 64 << 10
+
+// appendLoop moves durable batches from memory to segments, the fullest partition first, until the log closes.
+func (l *Log) appendLoop() {
+	defer close(l.appendDone)
+	retry := minRetry
+	for {
+		p := l.fullest()
+		if p == nil {
+			select {
+			case <-l.appendWake:
+				continue
+			case <-l.stop:
+				return
+			}
+		}
+		if err := l.appendPartition(p); err == nil {
+			retry = minRetry
+			continue
+		}
+		select {
+		case <-time.After(retry):
+			retry = min(2*retry, maxRetry)
+		case <-l.stop:
+			return
+		}
+	}
+}
+
+func (l *Log) kickAppender() {
+	select {
+	case l.appendWake <- struct{}{}:
+	default:
+	}
+}
+
+// fullest is the partition to append next, or nil if none has enough to be worth it.
+func (l *Log) fullest() *Partition {
+	var best *Partition
+	most := int64(0)
+	for _, p := range l.allPartitions() {
+		if n := p.waiting.Load(); n > most {
+			best, most = p, n
+		}
+	}
+	if most >= int64(l.o.AppendBytes) || (l.memory.used() > l.o.MemoryBytes/2 && most > 0) {
+		return best
+	}
+	return nil
+}
+
+// appendPartition appends everything that the partition has in memory to its segment. On an error it stays readable
+// in memory and the journal is not recycled; writers are refused until it succeeds.
+func (l *Log) appendPartition(p *Partition) error {
+	p.chainMu.Lock()
+	defer p.chainMu.Unlock()
+	for {
+		p.mu.Lock()
+		if len(p.flushing.spans) == 0 { // else an attempt failed before
+			p.filling, p.flushing = p.flushing, p.filling
+			p.waiting.Store(0)
+		}
+		done := len(p.flushing.spans) == 0
+		p.mu.Unlock()
+		if done {
+			return nil
+		}
+		if err := l.appendTail(p); err != nil {
+			l.refuse(causeSegments, &refusal{ErrUnavailable, err})
+			return err
+		}
+		l.refuse(causeSegments, nil)
+	}
+}
+
+// appendTail appends p.flushing, which nobody else changes while chainMu is held, and empties it.
+func (l *Log) appendTail(p *Partition) error {
+	if p.chain.Poisoned() != nil {
+		if err := l.restartChain(p); err != nil {
+			return err
+		}
+	}
+	before := p.chain.Bytes()
+	err := l.appendSpans(p, &p.flushing)
+	l.used.Add(p.chain.Bytes() - before)
+	if err != nil {
+		if p.chain.Poisoned() == nil {
+			return err
+		}
+		if err := l.restartChain(p); err != nil {
+			return err
+		}
+		if err := l.appendSpans(p, &p.flushing); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	n := p.flushing.bytes()
+	p.flushing.empty(l.keepBytes())
+	p.mu.Unlock()
+	l.memory.add(-n)
+	l.checkBudget()
+	return nil
+}
+
+// appendSpans appends the batches of t that the segment doesn't have yet, small ones merged.
+func (l *Log) appendSpans(p *Partition, t *tail) error {
+	l.encoding.Lock()
+	defer l.encoding.Unlock()
+	spans := t.spans
+	for len(spans) > 0 {
+		if spans[0].last < p.chain.NextOffset() {
+			spans = spans[1:] // appended by an attempt that failed later
+			continue
+		}
+		n := 1
+		for n < len(spans) && spans[n].end-spans[0].pos <= mergeBytes && spans[n].base == spans[n-1].last+1 {
+			n++
+		}
+		l.batches = l.batches[:0]
+		for _, s := range spans[:n] {
+			l.batches = append(l.batches, t.batch(s))
+		}
+		if err := l.appendMerged(p, l.batches); err != nil {
+			return err
+		}
+		spans = spans[n:]
+	}
+	return nil
+}
+
+// appendMerged appends consecutive batches as one. Log.encoding is held.
+func (l *Log) appendMerged(p *Partition, batches []record.Batch) error {
+	codec := p.topic.options.Compression
+	out, err := l.scratch[:0], error(nil)
+	switch {
+	case len(batches) > 1:
+		out, err = l.encoder.Merge(out, batches, codec)
+	default:
+		out, err = l.encoder.Compress(out, batches[0], codec)
+	}
+	if err != nil {
+		return fmt.Errorf("merge batches of %s at offset %d: %w", p, batches[0].BaseOffset(), err)
+	}
+	if cap(out) <= 4*mergeBytes {
+		l.scratch = out
+	}
+	if base := record.Batch(out).BaseOffset(); base > p.chain.NextOffset() {
+		if err := p.chain.SkipTo(base); err != nil {
+			return err
+		}
+	}
+	return p.chain.Append(out)
+}
+
+// restartChain goes on in a new segment after a write or sync of the old one failed: what wasn't synced there may be
+// gone, so everything from the synced end on comes out of the journal again. p.chainMu is held.
+func (l *Log) restartChain(p *Partition) error {
+	l.log.Error("segment write failed, rewriting it from the journal", "partition", p.String(), "error", p.chain.Poisoned())
+	l.counters.segmentRestarts.Add(1)
+	if err := p.chain.Restart(); err != nil {
+		return fmt.Errorf("begin a new segment of %s: %w", p, err)
+	}
+	p.mu.Lock()
+	upTo := p.HighWatermark()
+	if base, ok := p.flushing.base(); ok {
+		upTo = base
+	} else if base, ok := p.filling.base(); ok {
+		upTo = base
+	}
+	p.mu.Unlock()
+	var t tail
+	appendRun := func() error {
+		defer t.empty(l.keepBytes())
+		return l.appendSpans(p, &t)
+	}
+	_, err := l.journal.Replay(l.store.OldestLSN(), func(_ uint64, e *journal.Entry) error {
+		b := record.Batch(e.Batch)
+		if e.Kind != journal.KindBatch || e.TopicID != p.topic.id || e.Partition != p.id ||
+			b.LastOffset() < p.chain.NextOffset() || b.BaseOffset() >= upTo {
+			return nil
+		}
+		t.add(b)
+		if t.bytes() >= mergeBytes {
+			return appendRun()
+		}
+		return nil
+	})
+	if err == nil {
+		err = appendRun()
+	}
+	if err != nil {
+		return fmt.Errorf("rewrite %s from the journal: %w", p, err)
+	}
+	if next := p.chain.NextOffset(); next < upTo {
+		return fmt.Errorf("rewrite %s from the journal: it ends at offset %d, %d is needed", p, next, upTo)
+	}
+	return nil
+}
+
+// noSpace says whether the disk was full.
+func noSpace(err error) bool { return files.NoSpace(err) }

@@ -1,0 +1,211 @@
+package segment
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluicemq/sluice/segment/state"
+)
+
+// maxPendingState bytes of state changes in memory ask for a checkpoint.
+const maxPendingState = 1 << 20
+
+// cut is a place in the journal and what was true there.
+type cut struct {
+	lsn   uint64
+	ends  map[*Partition]int64 // end offset of each partition
+	clean bool                 // the last one of a clean stop
+}
+
+// checkpoints is the mailbox between the committer, which makes cuts, and the checkpointer.
+type checkpoints struct {
+	mu   sync.Mutex
+	next *cut          // not taken up yet
+	busy bool          // one is being made, or will be tried again
+	err  error         // of the last one
+	wake chan struct{} // capacity 1
+	done chan struct{} // closed and replaced after each attempt
+}
+
+func newCheckpoints() *checkpoints {
+	return &checkpoints{wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// completed is closed when the next checkpoint ends, well or not.
+func (c *checkpoints) completed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
+}
+
+// take is the newest cut that was not taken yet, or nil. The state changes up to it are then overlay.taken.
+func (c *checkpoints) take(o *overlay) *cut {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := c.next
+	if next != nil {
+		c.next, c.busy = nil, true
+		o.take()
+	}
+	return next
+}
+
+// put replaces the cut that waits, if one does: the new one covers it.
+func (c *checkpoints) put(next *cut, o *overlay) {
+	c.mu.Lock()
+	c.next = next
+	o.cut()
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// finish tells those who wait how an attempt ended.
+func (c *checkpoints) finish(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err, c.busy = err, err != nil
+	close(c.done)
+	c.done = make(chan struct{})
+}
+
+// idle says whether no checkpoint is ordered or being made.
+func (c *checkpoints) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next == nil && !c.busy
+}
+
+// lastError is why the last attempt failed, or nil.
+func (c *checkpoints) lastError() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// orderCheckpoint hands the checkpointer a cut at lsn, the last LSN before a roll. By the committer, or when it has
+// ended.
+func (l *Log) orderCheckpoint(lsn uint64, clean bool) {
+	c := &cut{lsn: lsn, ends: map[*Partition]int64{}, clean: clean}
+	for _, p := range l.allPartitions() {
+		c.ends[p] = p.next
+	}
+	l.mu.Lock()
+	for key, value := range l.lazy {
+		l.overlay.put(key, value)
+	}
+	clear(l.lazy)
+	l.mu.Unlock()
+	l.checkpoints.put(c, l.overlay)
+}
+
+// checkpointLoop makes checkpoints: as ordered, and when the last one is too old, until the log closes.
+func (l *Log) checkpointLoop() {
+	defer close(l.checkpointDone)
+	timer := time.NewTimer(l.o.CheckpointInterval)
+	defer timer.Stop()
+	retry := minRetry
+	for {
+		select {
+		case <-l.checkpoints.wake:
+		case <-timer.C:
+			if l.stale() {
+				l.askForRoll()
+			}
+			timer.Reset(l.o.CheckpointInterval)
+			continue
+		case <-l.stop:
+			return
+		}
+		for c := l.checkpoints.take(l.overlay); c != nil; {
+			err := l.checkpoint(c)
+			l.checkpoints.finish(err)
+			if err == nil {
+				retry = minRetry
+				break
+			}
+			l.log.Error("checkpoint failed, trying again", "error", err, "in", retry)
+			select {
+			case <-time.After(retry):
+				retry = min(2*retry, maxRetry)
+			case <-l.stop:
+				return
+			}
+			if newer := l.checkpoints.take(l.overlay); newer != nil {
+				c = newer
+			}
+		}
+		timer.Reset(l.o.CheckpointInterval)
+	}
+}
+
+// checkpointNow makes a checkpoint while neither committer nor checkpointer runs.
+func (l *Log) checkpointNow(lsn uint64) error {
+	l.orderCheckpoint(lsn, true)
+	err := l.checkpoint(l.checkpoints.take(l.overlay))
+	l.checkpoints.finish(err)
+	return err
+}
+
+// stale says whether there is anything that a checkpoint would store.
+func (l *Log) stale() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.lazy) > 0 || l.journal.LastLSN() > l.store.Point().LSN
+}
+
+// checkpoint makes segments and state hold everything up to the cut, then lets the journal recycle what both state
+// files cover. After an error nothing is recycled; it may be called again with the same or a later cut.
+func (l *Log) checkpoint(c *cut) error {
+	begin := time.Now()
+	ends := map[string]int64{}
+	for p, end := range c.ends {
+		if err := l.settle(p, end); err != nil {
+			return err
+		}
+		ends[p.String()] = p.chain.SyncedOffset()
+	}
+	point := state.Point{LSN: c.lsn, Ends: ends, Clean: c.clean}
+	if err := l.store.Checkpoint(l.overlay.taken(), point); err != nil {
+		return fmt.Errorf("store state: %w", err)
+	}
+	l.overlay.stored()
+	l.counters.checkpoints.Add(1)
+	if !c.clean {
+		l.journal.Release(l.store.OldestLSN())
+		if err := l.journal.Grow(2); err != nil {
+			l.log.Warn("journal can't grow, going on with fewer files", "error", err)
+		}
+	}
+	l.checkBudget()
+	l.log.Debug("checkpoint", "lsn", c.lsn, "took", time.Since(begin))
+	return nil
+}
+
+// settle makes the partition's records below end durable in its segments.
+func (l *Log) settle(p *Partition, end int64) error {
+	if p.chain.SyncedOffset() >= end {
+		return nil
+	}
+	for attempt := 0; ; attempt++ {
+		if err := l.appendPartition(p); err != nil {
+			return fmt.Errorf("append to %s: %w", p, err)
+		}
+		err := p.chain.Sync()
+		if err == nil {
+			return nil
+		}
+		if attempt > 0 || p.chain.Poisoned() == nil {
+			return fmt.Errorf("sync %s: %w", p, err)
+		}
+		p.chainMu.Lock()
+		err = l.restartChain(p)
+		p.chainMu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}

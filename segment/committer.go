@@ -1,0 +1,256 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicemq/sluice/segment/journal"
+)
+
+// What the committer is doing, under Log.mu.
+const (
+	busy          = iota // looks at the group in hand by itself when it is done
+	awaitingFirst        // to be woken by the first message
+	awaitingMore         // to be woken when the group is ready
+)
+
+// How long to wait before the next attempt while the disk refuses.
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = 5 * time.Second
+)
+
+// commitLoop seals groups and makes them durable, one after the other, until the log closes.
+func (l *Log) commitLoop() {
+	defer close(l.commitDone)
+	for {
+		g, more := l.nextGroup()
+		if g != nil {
+			l.commit(g)
+		}
+		if !more {
+			return
+		}
+		l.rollIfAsked()
+	}
+}
+
+// nextGroup waits until the group in hand is worth a sync, and seals it. It returns nil when a roll was asked for,
+// and more false when the log closes.
+func (l *Log) nextGroup() (g *group, more bool) {
+	l.mu.Lock()
+	for l.active.empty() && !l.closing && !l.rollWanted {
+		l.committer = awaitingFirst
+		l.mu.Unlock()
+		<-l.wake
+		l.mu.Lock()
+	}
+	l.activity.turn(time.Now(), time.Duration(l.syncNanos.Load()))
+	if l.active.empty() {
+		defer l.mu.Unlock()
+		l.committer = busy
+		return nil, !l.closing
+	}
+	if !l.readyLocked() && !l.closing && l.o.MaxDelay > 0 {
+		l.committer = awaitingMore
+		l.mu.Unlock()
+		l.timer.Reset(l.o.MaxDelay)
+		select {
+		case <-l.wake:
+		case <-l.timer.C:
+		}
+		l.timer.Stop()
+		l.mu.Lock()
+	}
+	l.committer = busy
+	l.mu.Unlock()
+	l.memory.wait(l.stop)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sealLocked(), !l.closing
+}
+
+// sealLocked closes the group in hand and lets the other one fill.
+func (l *Log) sealLocked() *group {
+	g := l.active
+	l.addLazyLocked(g)
+	l.active = l.groups[(g.seq+1)&1]
+	l.room.Broadcast()
+	return g
+}
+
+// addLazyLocked lets the changes that cause no sync of their own ride along.
+func (l *Log) addLazyLocked(g *group) {
+	for key, value := range l.lazy {
+		g.changes = journal.AppendPut(g.changes, []byte(key), value)
+		g.count++
+	}
+	clear(l.lazy)
+}
+
+// commit makes a sealed group durable, then visible, and tells its members.
+func (l *Log) commit(g *group) {
+	l.encode(g)
+	err := l.persist()
+	if err == nil {
+		l.publish(g)
+	}
+	if o := g.outcome; o != nil {
+		o.err = err
+		close(o.done)
+	}
+	for _, w := range g.wake {
+		w.waiter.Committed(g.seq, err)
+	}
+	if err == nil && g.records > 0 {
+		l.watchers.signal()
+	}
+	for _, p := range g.parts {
+		p.builders[g.seq&1].Reset(l.keepBytes())
+	}
+	l.frame.Reset(2 * l.o.MaxBytes)
+	l.mu.Lock()
+	g.clear(g.seq+2, 64<<10)
+	l.mu.Unlock()
+}
+
+// encode puts the group into the frame. The batches get their offsets here: before, the group before might still fail.
+func (l *Log) encode(g *group) {
+	for _, p := range g.parts {
+		b := p.builders[g.seq&1].Seal(p.next)
+		g.batches = append(g.batches, b)
+		l.frame.AddBatch(p.topic.name, p.topic.id, p.id, b)
+		if g.outcome != nil {
+			g.outcome.bases[p] = p.next
+		}
+	}
+	l.frame.AddChanges(g.changes, g.count)
+}
+
+// persist writes the frame to the journal. While the disk refuses, it refuses writers, keeps the group and tries
+// again; it gives up only when the log closes.
+func (l *Log) persist() error {
+	for retry := minRetry; ; retry = min(2*retry, maxRetry) {
+		begin := time.Now()
+		err := l.tryPersist()
+		if err == nil {
+			l.syncNanos.Add((int64(time.Since(begin)) - l.syncNanos.Load()) / 8)
+			l.refuse(causeJournal, nil)
+			return nil
+		}
+		if errors.Is(err, ErrClosed) {
+			return err
+		}
+		l.refuse(causeJournal, &refusal{ErrUnavailable, err})
+		select {
+		case <-time.After(retry):
+		case <-l.stop:
+			return &refusal{ErrClosed, err}
+		}
+	}
+}
+
+func (l *Log) tryPersist() error {
+	if !l.journal.Fits(&l.frame) {
+		if err := l.roll(); err != nil {
+			return err
+		}
+	}
+	_, err := l.journal.Append(&l.frame)
+	if err == nil {
+		return nil
+	}
+	l.log.Error("journal write failed, going on in the spare file", "error", err)
+	l.counters.journalFailures.Add(1)
+	if err := l.journal.Failover(); err != nil {
+		if !errors.Is(err, journal.ErrNoFreeFile) {
+			return err
+		}
+		if err := l.journal.Grow(1); err != nil {
+			return err
+		}
+		if err := l.journal.Failover(); err != nil {
+			return err
+		}
+	}
+	_, err = l.journal.Append(&l.frame)
+	return err
+}
+
+// roll goes on in the next journal file and orders a checkpoint of everything before it. It waits until a file is
+// free.
+func (l *Log) roll() error {
+	for {
+		done := l.checkpoints.completed()
+		cut, err := l.journal.Roll()
+		if err == nil {
+			l.orderCheckpoint(cut, false)
+			return nil
+		}
+		if !errors.Is(err, journal.ErrNoFreeFile) {
+			return err
+		}
+		if err := l.checkpoints.lastError(); err != nil {
+			l.refuse(causeJournal, &refusal{ErrUnavailable, fmt.Errorf("the journal is full: %w", err)})
+		}
+		if l.checkpoints.idle() { // one more lets the older state file catch up, which frees a file
+			l.orderCheckpoint(l.journal.LastLSN(), false)
+		}
+		select {
+		case <-done:
+		case <-l.stop:
+			return &refusal{ErrClosed, err}
+		}
+	}
+}
+
+// rollIfAsked begins a new journal file for a checkpoint by time or by pending state. Not now if none is free:
+// then a checkpoint is under way anyway.
+func (l *Log) rollIfAsked() {
+	l.mu.Lock()
+	asked := l.rollWanted
+	l.rollWanted = false
+	l.mu.Unlock()
+	if !asked {
+		return
+	}
+	cut, err := l.journal.Roll()
+	switch {
+	case err == nil:
+		l.orderCheckpoint(cut, false)
+	case !errors.Is(err, journal.ErrNoFreeFile):
+		l.log.Warn("journal can't begin a new file for a checkpoint, trying again later", "error", err)
+	}
+}
+
+// publish makes a durable group visible: batches, high watermarks, state.
+func (l *Log) publish(g *group) {
+	for i, p := range g.parts {
+		p.publish(g.batches[i])
+		l.memory.add(len(g.batches[i]))
+	}
+	if g.count > 0 {
+		if err := l.overlay.apply(g.changes, g.count); err != nil {
+			panic("segment: state changes of a group don't decode: " + err.Error())
+		}
+		if l.overlay.pendingBytes() > maxPendingState {
+			l.askForRoll()
+		}
+	}
+	l.kickAppender()
+}
+
+// askForRoll makes the committer begin a new journal file, and with it a checkpoint.
+func (l *Log) askForRoll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rollWanted = true
+	if l.committer == awaitingFirst {
+		l.committer = busy
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -1,0 +1,13 @@
+// Package files keeps one partition's records in the files that Kafka keeps them in: a chain of segments, each a .log of
+// RecordBatches with an .index and a .timeindex beside it, so that Kafka's own tools read and verify them.
+//
+// What it promises:
+//
+//   - What lies below SyncedOffset is on flash. What was appended above it may be lost by a crash, torn or whole, and is
+//     the journal's to bring back.
+//   - A file whose write or sync failed is never synced again: Restart goes on in a new one.
+//   - Readers see whole batches that Append completed or that recovery checked, with good CRCs, and nothing else.
+//   - Indexes are hints. A wrong one costs time, never a wrong answer.
+//   - Opening looks at names and sizes, and at log bytes only from the recovery point on.
+//   - No bytes that might have been good are destroyed: what can't be used is set aside in a file that keeps its name.
+package files

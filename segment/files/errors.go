@@ -1,0 +1,34 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// ErrOffsetOutOfRange says that the chain has no such offset: it is below the start or beyond the end.
+var ErrOffsetOutOfRange = errors.New("offset out of range")
+
+var errClosed = errors.New("segment chain is closed")
+
+// DamageError says that a stretch of a log file is not what was written there.
+type DamageError struct {
+	// Path is the log file, Position the first bad byte's place in it.
+	Path     string
+	Position int64
+	// Offset is the first offset that can't be read, Resume the first that can be read again.
+	Offset, Resume int64
+	// Err is what is wrong with the bytes.
+	Err error
+}
+
+func (e *DamageError) Error() string {
+	return fmt.Sprintf("%s is damaged at position %d (offsets %d to %d): %v", e.Path, e.Position, e.Offset, e.Resume-1, e.Err)
+}
+
+func (e *DamageError) Unwrap() error { return e.Err }
+
+// NoSpace says that err is for want of disk space: the operation left everything as it was and can be tried again.
+func NoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}

@@ -1,0 +1,114 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/sluicemq/sluice/internal/vfs"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// pendingEntries is how many index entries wait in memory, for Sync or the segment's end, before they are written on
+// their own: about 1 MiB of log at the default interval.
+const pendingEntries = 256
+
+const filePerm = 0o640
+
+// writer is a segment open for writing. All fields belong to Chain.writeMu.
+type writer struct {
+	seg   *segment
+	h     *handle // pinned; all three files open
+	index indexer
+	size  int64 // of the log; segment.size follows it
+
+	logDirty, indexDirty, timeDirty bool
+}
+
+func (w *writer) full(b record.Batch, segmentBytes int64) bool {
+	return w.size > 0 && w.size+int64(len(b)) > segmentBytes || b.LastOffset()-w.seg.base > math.MaxInt32
+}
+
+// cutBackError says that a write failed and its beginning could not be taken back.
+type cutBackError struct{ write, cut error }
+
+func (e *cutBackError) Error() string   { return fmt.Sprintf("%v; cut back: %v", e.write, e.cut) }
+func (e *cutBackError) Unwrap() []error { return []error{e.write, e.cut} }
+
+// append writes b at the end of the log. What a failed write left there is cut off again.
+func (w *writer) append(b record.Batch) error {
+	n, err := w.h.log.WriteAt(b, w.size)
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("append to segment: %w", err)
+	if n > 0 {
+		if cut := w.h.log.Truncate(w.size); cut != nil {
+			return &cutBackError{err, cut}
+		}
+	}
+	return err
+}
+
+// createSegment makes the three files of a new segment. They are durable only after a sync of the directory.
+// A log file of that name may be there only if it is empty: what a failed earlier attempt left.
+func (c *Chain) createSegment(base int64) (*writer, error) {
+	seg := &segment{base: base, stem: stem(c.o.Dir, base)}
+	h := &handle{seg: seg}
+	err := h.openForWriting(c.o.FS)
+	if err == nil {
+		var size int64
+		if size, err = h.log.Size(); err == nil && size > 0 {
+			err = fmt.Errorf("%w: %d bytes", os.ErrExist, size)
+		}
+	}
+	if err == nil {
+		err = errors.Join(h.index.Truncate(0), h.time.Truncate(0))
+	}
+	if err != nil {
+		h.close()
+		return nil, fmt.Errorf("create segment %s: %w", seg.stem+logSuffix, err)
+	}
+	c.handles.pin(h)
+	return &writer{seg: seg, h: h, index: newIndexer(c.o.IndexIntervalBytes)}, nil
+}
+
+func (h *handle) openForWriting(fsys vfs.FS) (err error) {
+	const flags = os.O_RDWR | os.O_CREATE
+	if h.log, err = fsys.OpenFile(h.seg.stem+logSuffix, flags, filePerm); err != nil {
+		return err
+	}
+	if h.index, err = fsys.OpenFile(h.seg.stem+indexSuffix, flags, filePerm); err != nil {
+		return err
+	}
+	h.time, err = fsys.OpenFile(h.seg.stem+timeSuffix, flags, filePerm)
+	return err
+}
+
+// flushIndexLocked writes the pending index entries. When it fails they are still pending: they go to the same place again.
+func (c *Chain) flushIndexLocked(w *writer) error {
+	pending := w.seg.pending // only changed under writeMu
+	if len(pending) == 0 {
+		return nil
+	}
+	index, times := encodeEntries(pending, w.seg.base)
+	if len(index) > 0 {
+		w.indexDirty = true
+		if _, err := w.h.index.WriteAt(index, w.seg.entries*indexEntryBytes); err != nil {
+			return fmt.Errorf("write index: %w", err)
+		}
+	}
+	if len(times) > 0 {
+		w.timeDirty = true
+		if _, err := w.h.time.WriteAt(times, w.seg.timeBytes); err != nil {
+			return fmt.Errorf("write time index: %w", err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.seg.entries += int64(len(index) / indexEntryBytes)
+	w.seg.timeBytes += int64(len(times))
+	w.seg.pending = nil
+	return nil
+}

@@ -1,0 +1,120 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"github.com/sluicemq/sluice/internal/vfs"
+	"github.com/sluicemq/sluice/segment/journal"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// Options say where the log is and how much it may use. Start from DefaultOptions.
+type Options struct {
+	// Dir is the data directory. It is made if missing.
+	Dir string
+	// BudgetBytes is what everything in Dir may take together: segments, journal, state. When it is reached, writes
+	// are refused with ErrFull. 0: 70 % of the file system.
+	BudgetBytes int64
+	// ReserveBytes of the budget are kept for state and bookkeeping on a full disk. 0: an eighth of the budget, at
+	// most 64 MiB.
+	ReserveBytes int64
+	// MaxDelay is the longest wait for a commit group to fill, once the disk is free.
+	MaxDelay time.Duration
+	// MaxBytes of records seal a group at once. A group may exceed it by what one writer adds in one go.
+	MaxBytes int
+	// JournalBytes is the size of each of the journal.Files files.
+	JournalBytes int64
+	// MaxRecordBytes is the longest record that writers add. A journal file must hold 8 groups of MaxBytes plus two
+	// records.
+	MaxRecordBytes int
+	// AppendBytes of a partition in memory start their append to its segment.
+	AppendBytes int
+	// MemoryBytes bounds what is in memory and not yet in segments, over all partitions. Commits wait beyond it.
+	MemoryBytes int
+	// CheckpointInterval is the longest time that durable records stay in the journal only.
+	CheckpointInterval time.Duration
+	// StateBytes bounds each of the two state files.
+	StateBytes int64
+	// FS is the file system, for tests. nil: the real one.
+	FS vfs.FS
+	// Logger gets reports of damage, refusals and their end. nil: none.
+	Logger *slog.Logger
+}
+
+// DefaultOptions are those of a gateway with 64 MiB of memory and up.
+func DefaultOptions() Options {
+	return Options{
+		MaxDelay:           5 * time.Millisecond,
+		MaxBytes:           1 << 20,
+		JournalBytes:       16 << 20,
+		MaxRecordBytes:     256 << 10,
+		AppendBytes:        64 << 10,
+		MemoryBytes:        2 << 20,
+		CheckpointInterval: 5 * time.Minute,
+		StateBytes:         64 << 20,
+	}
+}
+
+// Validate says what is wrong, all of it.
+func (o Options) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(o.Dir != "", "no data directory")
+	check(o.BudgetBytes >= 0, "budget of %d bytes is negative", o.BudgetBytes)
+	check(o.ReserveBytes >= 0, "reserve of %d bytes is negative", o.ReserveBytes)
+	check(o.MaxDelay >= 0 && o.MaxDelay <= time.Minute, "commit delay %v is not within 0 to 1m", o.MaxDelay)
+	check(o.MaxBytes >= 4<<10 && o.MaxBytes <= 16<<20, "group size %d is not within 4 KiB to 16 MiB", o.MaxBytes)
+	check(o.MaxRecordBytes > 0 && o.MaxRecordBytes <= 16<<20, "record size %d is not within 1 byte to 16 MiB", o.MaxRecordBytes)
+	least := int64(8) * (int64(o.MaxBytes) + 2*int64(o.MaxRecordBytes))
+	check(o.JournalBytes >= least, "journal files of %d bytes are too small for groups of %d and packets of %d bytes: at least %d, or smaller groups and packets",
+		o.JournalBytes, o.MaxBytes, o.MaxRecordBytes, least)
+	check(o.JournalBytes <= 1<<30, "journal files of %d bytes are larger than 1 GiB", o.JournalBytes)
+	check(o.AppendBytes > 0 && o.MemoryBytes >= o.AppendBytes, "memory of %d bytes is below the append size of %d", o.MemoryBytes, o.AppendBytes)
+	check(o.CheckpointInterval > 0, "checkpoint interval %v is not positive", o.CheckpointInterval)
+	check(o.StateBytes >= 1<<20 && o.StateBytes <= 1<<30, "state size %d is not within 1 MiB to 1 GiB", o.StateBytes)
+	if o.BudgetBytes > 0 {
+		fixed := journal.Files*o.JournalBytes + o.ReserveBytes
+		check(o.BudgetBytes > fixed+1<<20, "disk budget of %d bytes leaves no room for records beside %d for journal and reserve: raise the budget or lower the journal size",
+			o.BudgetBytes, fixed)
+	}
+	return errors.Join(errs...)
+}
+
+// TopicOptions describe a topic.
+type TopicOptions struct {
+	// Name is a legal Kafka topic name.
+	Name string
+	// Partitions is fixed when the topic is made.
+	Partitions int32
+	// Compression of what is appended to segments.
+	Compression record.Codec
+	// SegmentBytes is the size at which a segment is closed and the next one begun, at most 1 GiB. 0: by the budget,
+	// between 1 and 64 MiB.
+	SegmentBytes int64
+}
+
+// MaxPartitions is the most partitions of one topic.
+const MaxPartitions = 1024
+
+var legalTopic = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
+
+// Validate says what is wrong with the topic's description.
+func (o TopicOptions) Validate() error {
+	switch {
+	case !legalTopic.MatchString(o.Name) || o.Name == "." || o.Name == "..":
+		return fmt.Errorf("topic name %q is not legal: up to 249 of a-z A-Z 0-9 . _ -, and not . or .. alone", o.Name)
+	case o.Partitions < 1 || o.Partitions > MaxPartitions:
+		return fmt.Errorf("topic %s: %d partitions are not within 1 to %d", o.Name, o.Partitions, MaxPartitions)
+	case o.SegmentBytes != 0 && (o.SegmentBytes < 64<<10 || o.SegmentBytes > 1<<30):
+		return fmt.Errorf("topic %s: segments of %d bytes are not within 64 KiB to 1 GiB", o.Name, o.SegmentBytes)
+	}
+	return nil
+}

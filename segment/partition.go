@@ -1,0 +1,189 @@
+package segment
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// Topic is a named set of partitions.
+type Topic struct {
+	name       string // immutable, as all fields
+	id         uint32
+	options    TopicOptions
+	partitions []*Partition
+}
+
+// Name is the topic's name.
+func (t *Topic) Name() string { return t.name }
+
+// ID is the topic's number in this data directory. Numbers are never used again.
+func (t *Topic) ID() uint32 { return t.id }
+
+// Partitions are the topic's partitions, by number. The caller must not change the slice.
+func (t *Topic) Partitions() []*Partition { return t.partitions }
+
+// Compression is how the topic's batches are compressed in segments.
+func (t *Topic) Compression() record.Codec { return t.options.Compression }
+
+// Partition is one ordered log. All exported methods are safe for concurrent use.
+type Partition struct {
+	topic *Topic // immutable
+	id    int32  // immutable
+
+	// Records of the group that fills (under Log.mu) and of the one that is synced (the committer's), by parity.
+	builders [2]record.Builder
+	next     int64 // next offset to give; the committer's
+
+	high    atomic.Int64 // high watermark
+	waiting atomic.Int64 // bytes in filling
+
+	mu       sync.Mutex // before this: chainMu
+	filling  tail       // durable batches that are not in a segment yet
+	flushing tail       // those that are being appended to the segment now
+
+	chainMu sync.Mutex // held by whoever appends, syncs or restarts
+	chain   *files.Chain
+}
+
+func partitionName(topic string, id int32) string { return fmt.Sprintf("%s-%d", topic, id) }
+
+func topicsDir(dataDir string) string { return filepath.Join(dataDir, "topics") }
+
+// Topic is the partition's topic.
+func (p *Partition) Topic() *Topic { return p.topic }
+
+// ID is the partition's number within its topic.
+func (p *Partition) ID() int32 { return p.id }
+
+// String is <topic>-<partition>.
+func (p *Partition) String() string { return partitionName(p.topic.name, p.id) }
+
+// HighWatermark is the offset behind the last record that is durable: the next one to become readable.
+func (p *Partition) HighWatermark() int64 { return p.high.Load() }
+
+// StartOffset is the lowest offset that is still kept.
+func (p *Partition) StartOffset() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.chain.NextOffset() == p.chain.StartOffset() {
+		if base, ok := p.flushing.base(); ok {
+			return base
+		}
+		if base, ok := p.filling.base(); ok {
+			return base
+		}
+		return p.HighWatermark()
+	}
+	return p.chain.StartOffset()
+}
+
+// Read appends whole batches to dst: the one that holds offset (or the next one, if offset lies in a hole), and those
+// that follow it, up to about maxBytes but at least one. The first batch may begin below offset. It returns dst as it
+// was when offset is the high watermark. Errors: ErrOffsetOutOfRange; *record.CorruptError and those of the file
+// system.
+func (p *Partition) Read(dst []byte, offset int64, maxBytes int) ([]byte, error) {
+	high := p.HighWatermark()
+	if offset == high {
+		return dst, nil
+	}
+	if offset > high || offset < 0 {
+		return dst, ErrOffsetOutOfRange
+	}
+	p.mu.Lock()
+	// What isn't in memory now is in the segments: it is appended there before it leaves memory.
+	if base, ok := p.flushing.base(); ok && offset >= base && !p.filling.holds(offset) {
+		defer p.mu.Unlock()
+		return p.flushing.read(dst, offset, maxBytes), nil
+	}
+	if base, ok := p.filling.base(); ok && offset >= base {
+		defer p.mu.Unlock()
+		return p.filling.read(dst, offset, maxBytes), nil
+	}
+	p.mu.Unlock()
+	if offset < p.chain.StartOffset() {
+		return dst, ErrOffsetOutOfRange
+	}
+	return p.chain.Read(dst, offset, maxBytes, high)
+}
+
+// publish makes a durable batch readable and moves the high watermark. By the committer only.
+func (p *Partition) publish(b record.Batch) {
+	p.mu.Lock()
+	p.filling.add(b)
+	p.waiting.Store(int64(p.filling.bytes()))
+	p.next = b.NextOffset()
+	p.high.Store(p.next)
+	p.mu.Unlock()
+}
+
+// tail is a run of batches in memory, one behind the other in one buffer.
+type tail struct {
+	buf   []byte
+	spans []span
+}
+
+type span struct {
+	base, last int64 // offsets
+	pos, end   int   // bytes in buf
+}
+
+func (t *tail) bytes() int { return len(t.buf) }
+
+func (t *tail) base() (offset int64, ok bool) {
+	if len(t.spans) == 0 {
+		return 0, false
+	}
+	return t.spans[0].base, true
+}
+
+func (t *tail) holds(offset int64) bool {
+	base, ok := t.base()
+	return ok && offset >= base
+}
+
+func (t *tail) add(b record.Batch) {
+	t.spans = append(t.spans, span{b.BaseOffset(), b.LastOffset(), len(t.buf), len(t.buf) + len(b)})
+	t.buf = append(t.buf, b...)
+}
+
+// read appends the batches from the first that ends at or behind offset, up to maxBytes but at least one.
+func (t *tail) read(dst []byte, offset int64, maxBytes int) []byte {
+	lo, hi := 0, len(t.spans)
+	for lo < hi {
+		if mid := (lo + hi) / 2; t.spans[mid].last < offset {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo == len(t.spans) {
+		return dst
+	}
+	from, end := t.spans[lo].pos, t.spans[lo].end
+	for _, s := range t.spans[lo+1:] {
+		if s.end-from > maxBytes {
+			break
+		}
+		end = s.end
+	}
+	return append(dst, t.buf[from:end]...)
+}
+
+// batch is the bytes of one span.
+func (t *tail) batch(s span) record.Batch { return record.Batch(t.buf[s.pos:s.end]) }
+
+// empty gives the tail's buffers back to the next user, unless they have grown large.
+func (t *tail) empty(keepBytes int) {
+	if cap(t.buf) > keepBytes {
+		t.buf = nil
+	}
+	if cap(t.spans) > 1024 {
+		t.spans = nil
+	}
+	t.buf, t.spans = t.buf[:0], t.spans[:0]
+}

@@ -1,0 +1,376 @@
+package segment
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluicemq/sluice/internal/vfs"
+	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/journal"
+	"github.com/sluicemq/sluice/segment/record"
+	"github.com/sluicemq/sluice/segment/state"
+)
+
+// Recovery tells what Open had to do. Empty lists after a clean stop.
+type Recovery struct {
+	Clean    bool // the last stop was clean
+	Frames   int  // of the journal, replayed
+	Records  int64
+	Torn     bool     // the journal ended in a frame that was being written
+	CutBytes int64    // of torn segment tails
+	Damages  []string // what is lost, and where it was set aside
+	Notes    []string
+	Took     time.Duration
+}
+
+// Open opens a data directory, making it if missing, and brings it into the state of the last acknowledgement.
+// Damage is set aside and reported, never a reason to refuse.
+// Errors: ErrLocked; *journal.FormatError and *state.FormatError for files of a newer release, which stay untouched;
+// those of the file system.
+func Open(o Options) (*Log, error) {
+	if o.FS == nil {
+		o.FS = vfs.OS
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	l := newLog(o)
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	l.recovered.Took = time.Since(begin)
+	go l.commitLoop()
+	go l.appendLoop()
+	go l.checkpointLoop()
+	l.checkBudget()
+	return l, nil
+}
+
+func newLog(o Options) *Log {
+	l := &Log{
+		o:              o,
+		log:            o.Logger,
+		handles:        files.NewHandles(8),
+		groups:         [2]*group{{seq: 2}, {seq: 1}},
+		activity:       activity{epoch: 1},
+		lazy:           map[string][]byte{},
+		timer:          time.NewTimer(time.Hour),
+		encoder:        record.NewEncoder(),
+		overlay:        newOverlay(),
+		memory:         newGate(o.MemoryBytes),
+		checkpoints:    newCheckpoints(),
+		wake:           make(chan struct{}, 1),
+		appendWake:     make(chan struct{}, 1),
+		stop:           make(chan struct{}),
+		commitDone:     make(chan struct{}),
+		appendDone:     make(chan struct{}),
+		checkpointDone: make(chan struct{}),
+	}
+	l.active = l.groups[1]
+	l.room = sync.NewCond(&l.mu)
+	l.topics.Store(&map[string]*Topic{})
+	l.list.Store(&[]*Partition{})
+	return l
+}
+
+func (l *Log) open() (err error) {
+	o := &l.o
+	for _, dir := range []string{o.Dir, topicsDir(o.Dir)} {
+		if err := o.FS.MkdirAll(dir, 0o750); err != nil {
+			return err
+		}
+	}
+	l.lock, err = o.FS.Lock(filepath.Join(o.Dir, "lock"))
+	if errors.Is(err, vfs.ErrLocked) {
+		return fmt.Errorf("%s: %w", o.Dir, ErrLocked)
+	} else if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			l.release()
+		}
+	}()
+	if err := l.setBudget(); err != nil {
+		return err
+	}
+	if err := l.openState(); err != nil {
+		return err
+	}
+	if l.journal, err = journal.Open(journal.Options{FS: o.FS, Dir: journal.Dir(o.Dir), FileBytes: o.JournalBytes, Logger: l.log}); err != nil {
+		return err
+	}
+	if err := l.openTopics(); err != nil {
+		return err
+	}
+	return l.replay()
+}
+
+func (l *Log) setBudget() error {
+	l.budget = l.o.BudgetBytes
+	if l.budget == 0 {
+		total, _, err := l.o.FS.Space(l.o.Dir)
+		if err != nil {
+			return err
+		}
+		l.budget = total / 10 * 7
+	}
+	if l.o.ReserveBytes == 0 {
+		l.o.ReserveBytes = min(l.budget/8, 64<<20)
+	}
+	return nil
+}
+
+// openState opens the two state files. bbolt needs real ones.
+func (l *Log) openState() error {
+	s, report, err := state.Open(state.Options{Dir: l.o.Dir, MaxSize: l.o.StateBytes, Logger: l.log})
+	if err != nil {
+		return err
+	}
+	l.store = s
+	for _, path := range report.SetAside {
+		l.recovered.Damages = append(l.recovered.Damages, "state file was damaged, set aside as "+path)
+	}
+	l.recovered.Notes = append(l.recovered.Notes, report.Notes...)
+	l.recovered.Clean = s.Point().Clean
+	return nil
+}
+
+// openTopics opens the topics that the state knows, and those that only have directories: their state is lost.
+func (l *Log) openTopics() error {
+	ends := l.store.Point().Ends
+	type known struct {
+		id uint32
+		o  TopicOptions
+	}
+	topics := map[string]known{}
+	var bad error
+	err := l.store.Range([]byte(topicPrefix), func(key, value []byte) bool {
+		name := string(key[len(topicPrefix):])
+		var k known
+		if k.id, k.o, bad = decodeTopic(name, value); bad != nil {
+			return false
+		}
+		topics[name] = k
+		return true
+	})
+	if err = errors.Join(err, bad); err != nil {
+		l.recovered.Damages = append(l.recovered.Damages, "topics in the state: "+err.Error())
+	}
+	for _, k := range topics {
+		if err := l.recoverTopic(k.o, k.id, ends); err != nil {
+			return err
+		}
+	}
+	l.dirs, err = l.topicDirs()
+	return err
+}
+
+// openNew opens the topics that were made since the last checkpoint and hold no record yet.
+func (l *Log) openNew() error {
+	for key, c := range l.overlay.collect([]byte(topicPrefix)) {
+		name := key[len(topicPrefix):]
+		if c.deleted || l.Topic(name) != nil {
+			continue
+		}
+		id, o, err := decodeTopic(name, c.value)
+		if err != nil {
+			return err
+		}
+		if err := l.recoverTopic(o, id, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openOrphans opens the topics that have records on disk, but are neither in the state nor in the journal. Empty
+// directories are what a crash in the middle of making a topic leaves; the next attempt uses them.
+func (l *Log) openOrphans() error {
+	for name, partitions := range l.dirs {
+		o := TopicOptions{Name: name, Partitions: partitions}
+		if l.Topic(name) != nil || o.Validate() != nil {
+			continue
+		}
+		used := false
+		for i := range partitions {
+			list, err := files.List(l.o.FS, filepath.Join(topicsDir(l.o.Dir), partitionName(name, i)))
+			used = used || err != nil || len(list) > 1 || (len(list) == 1 && list[0].Bytes > 0)
+		}
+		if !used {
+			continue
+		}
+		id, err := l.nextTopicID()
+		if err != nil {
+			return err
+		}
+		if err := l.adoptTopic(o, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// topicDirs are the topics that have directories, with their number of partitions.
+func (l *Log) topicDirs() (map[string]int32, error) {
+	entries, err := l.o.FS.ReadDir(topicsDir(l.o.Dir))
+	if err != nil {
+		return nil, err
+	}
+	topics := map[string]int32{}
+	for _, e := range entries {
+		name, id, ok := splitPartition(e.Name())
+		if ok && e.IsDir() {
+			topics[name] = max(topics[name], id+1)
+		}
+	}
+	return topics, nil
+}
+
+func splitPartition(dir string) (topic string, id int32, ok bool) {
+	i := strings.LastIndexByte(dir, '-')
+	if i < 1 {
+		return "", 0, false
+	}
+	n, err := strconv.ParseInt(dir[i+1:], 10, 32)
+	return dir[:i], int32(n), err == nil && n >= 0 && n < MaxPartitions
+}
+
+// adoptTopic takes in a topic that the state doesn't know. It is stored with the checkpoint that ends recovery.
+func (l *Log) adoptTopic(o TopicOptions, id uint32) error {
+	l.recovered.Notes = append(l.recovered.Notes, fmt.Sprintf("topic %s was not in the state, taken from its %d directories", o.Name, o.Partitions))
+	l.overlay.put(string(topicKey(o.Name)), encodeTopic(id, o))
+	return l.recoverTopic(o, id, nil)
+}
+
+func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64) error {
+	t, recoveries, err := l.openTopic(o, id, ends)
+	if err != nil {
+		return err
+	}
+	for _, r := range recoveries {
+		l.recovered.CutBytes += r.Cut
+		for _, d := range r.Damaged {
+			l.recovered.Damages = append(l.recovered.Damages, fmt.Sprintf("%s at byte %d: offsets %d to %d: %v; set aside as %s",
+				d.Path, d.Position, d.From, d.To-1, d.Cause, d.SideFile))
+		}
+		for _, path := range r.SetAside {
+			l.recovered.Damages = append(l.recovered.Damages, "segment beyond the end of its log, set aside as "+path)
+		}
+	}
+	l.addTopic(t)
+	return nil
+}
+
+// replay brings in what only the journal holds, makes all of it durable in segments and state, and begins a new
+// journal file. Only then may anybody read or write: what was just read back may have been in the page cache only.
+func (l *Log) replay() error {
+	point := l.store.Point()
+	report, err := l.journal.Replay(point.LSN, func(_ uint64, e *journal.Entry) error {
+		if e.Kind != journal.KindBatch {
+			l.overlay.applyEntry(e)
+			return nil
+		}
+		return l.replayBatch(e)
+	})
+	if err != nil {
+		return err
+	}
+	l.recovered.Frames, l.recovered.Torn = report.Frames, report.Torn
+	for _, d := range report.Damages {
+		l.recovered.Damages = append(l.recovered.Damages, d.String())
+	}
+	if err := l.openNew(); err != nil {
+		return err
+	}
+	if err := l.openOrphans(); err != nil {
+		return err
+	}
+	if err := l.raiseToCursors(); err != nil {
+		return err
+	}
+	for _, d := range l.recovered.Damages {
+		l.log.Error("damage found", "what", d)
+	}
+	// Twice: once for each state file, so that the whole journal is free again.
+	for range 2 {
+		if report.Frames == 0 && point.Clean && l.store.OldestLSN() == point.LSN {
+			break
+		}
+		if err := l.checkpointNow(report.LastLSN); err != nil {
+			return fmt.Errorf("finish recovery: %w", err)
+		}
+	}
+	return l.journal.Start(report.LastLSN, l.store.OldestLSN())
+}
+
+// replayBatch adds a batch of the journal to its partition unless the segments have it already.
+func (l *Log) replayBatch(e *journal.Entry) error {
+	b, rest, err := record.Next(e.Batch)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%d bytes behind the batch", len(rest))
+	}
+	if err != nil {
+		return fmt.Errorf("batch of %s-%d: %w", e.Topic, e.Partition, err)
+	}
+	p, err := l.replayPartition(e)
+	if err != nil {
+		return err
+	}
+	if b.LastOffset() < p.next {
+		return nil
+	}
+	if base := b.BaseOffset(); base != p.next {
+		l.recovered.Damages = append(l.recovered.Damages, fmt.Sprintf("%s: the journal goes on at offset %d, the segments end at %d", p, base, p.next))
+		if base < p.next {
+			return nil
+		}
+	}
+	l.recovered.Records += int64(b.Count())
+	p.publish(b)
+	l.memory.add(len(b))
+	if p.waiting.Load() >= int64(l.o.AppendBytes) || l.memory.used() >= l.o.MemoryBytes {
+		return l.appendPartition(p)
+	}
+	return nil
+}
+
+// replayPartition finds the partition of a journal entry. If its topic is not open yet, it was made since the last
+// checkpoint, or the state that named it is lost.
+func (l *Log) replayPartition(e *journal.Entry) (*Partition, error) {
+	name := string(e.Topic)
+	t := l.Topic(name)
+	if t == nil {
+		var err error
+		if c, known := l.overlay.get(topicKey(name)); known && !c.deleted {
+			var id uint32
+			var o TopicOptions
+			if id, o, err = decodeTopic(name, c.value); err == nil {
+				err = l.recoverTopic(o, id, nil)
+			}
+		} else {
+			o := TopicOptions{Name: name, Partitions: max(l.dirs[name], e.Partition+1)}
+			if err = o.Validate(); err == nil {
+				err = l.adoptTopic(o, e.TopicID)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		t = l.Topic(name)
+	}
+	if e.Partition < 0 || int(e.Partition) >= len(t.partitions) {
+		return nil, fmt.Errorf("topic %s has no partition %d", name, e.Partition)
+	}
+	return t.partitions[e.Partition], nil
+}

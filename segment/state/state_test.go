@@ -1,0 +1,663 @@
+package state
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("SLUICE_STATE_TEST_CHILD"); dir != "" {
+		checkpointForEver(dir)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func open(t testing.TB, dir string) (*Store, Report) {
+	t.Helper()
+	s, r, err := Open(Options{Dir: dir, TxnBytes: 2000, LockTimeout: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, r
+}
+
+func put(key, value string) Change { return Change{Key: []byte(key), Value: []byte(value)} }
+func del(key string) Change        { return Change{Key: []byte(key), Delete: true} }
+
+func checkpoint(t testing.TB, s *Store, lsn uint64, changes ...Change) {
+	t.Helper()
+	if err := s.Checkpoint(changes, point(lsn)); err != nil {
+		t.Fatalf("checkpoint %d: %v", lsn, err)
+	}
+}
+
+func point(lsn uint64) Point {
+	return Point{LSN: lsn, Ends: map[string]int64{"a-0": int64(lsn) * 10, "a-1": 0}, Clean: lsn%2 == 0}
+}
+
+func content(t testing.TB, s *Store, prefix string) map[string]string {
+	t.Helper()
+	got := map[string]string{}
+	last := ""
+	err := s.Range([]byte(prefix), func(k, v []byte) bool {
+		if string(k) <= last && last != "" {
+			t.Fatalf("key %q after %q", k, last)
+		}
+		last = string(k)
+		got[last] = string(v)
+		return true
+	})
+	if err != nil {
+		t.Fatalf("range: %v", err)
+	}
+	return got
+}
+
+func wantState(t testing.TB, s *Store, lsn uint64, want map[string]string) {
+	t.Helper()
+	if got := content(t, s, ""); !maps.Equal(got, want) {
+		t.Fatalf("%d keys, want %d: %.300v", len(got), len(want), got)
+	}
+	p, q := s.Point(), point(lsn)
+	if lsn == 0 {
+		q = Point{}
+	}
+	if p.LSN != q.LSN || p.Clean != q.Clean || !maps.Equal(p.Ends, q.Ends) {
+		t.Fatalf("point %+v, want %+v", p, q)
+	}
+	for k, v := range want {
+		if got, ok, err := s.Get([]byte(k)); err != nil || !ok || string(got) != v {
+			t.Fatalf("get %q: %q, %v, %v", k, got, ok, err)
+		}
+	}
+}
+
+func TestEmpty(t *testing.T) {
+	s, r := open(t, t.TempDir())
+	if r.Newest != "" || len(r.SetAside)+len(r.Notes) != 0 {
+		t.Errorf("%+v", r)
+	}
+	wantState(t, s, 0, map[string]string{})
+	if v, ok, err := s.Get([]byte("x")); v != nil || ok || err != nil {
+		t.Errorf("get: %v %v %v", v, ok, err)
+	}
+	if s.OldestLSN() != 0 || s.UsedBytes() != 0 {
+		t.Errorf("oldest %d, used %d", s.OldestLSN(), s.UsedBytes())
+	}
+}
+
+func TestInTurn(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	steps := []struct {
+		changes []Change
+		oldest  uint64
+		want    map[string]string
+	}{
+		{[]Change{put("a", "1"), put("b", "2"), put("b", "3")}, 0, map[string]string{"a": "1", "b": "3"}},
+		{[]Change{put("c", ""), del("a"), del("nothing")}, 1, map[string]string{"b": "3", "c": ""}},
+		{nil, 2, map[string]string{"b": "3", "c": ""}},
+		{[]Change{put("d", "x"), del("d")}, 3, map[string]string{"b": "3", "c": ""}},
+		{[]Change{put("a", "9")}, 4, map[string]string{"a": "9", "b": "3", "c": ""}},
+	}
+	for i, step := range steps {
+		lsn := uint64(i + 1)
+		checkpoint(t, s, lsn, step.changes...)
+		wantState(t, s, lsn, step.want)
+		if s.OldestLSN() != step.oldest {
+			t.Fatalf("step %d: oldest %d, want %d", i, s.OldestLSN(), step.oldest)
+		}
+	}
+	for range 2 {
+		s.Close()
+		var r Report
+		s, r = open(t, dir)
+		if r.Newest != filepath.Join(dir, names[0]) || len(r.SetAside)+len(r.Notes) != 0 {
+			t.Fatalf("%+v", r)
+		}
+		wantState(t, s, 5, steps[4].want)
+		if s.OldestLSN() != 4 {
+			t.Fatalf("oldest %d", s.OldestLSN())
+		}
+	}
+	checkpoint(t, s, 6) // the older file gets what it missed
+	s.Close()
+	os.Remove(filepath.Join(dir, names[0]))
+	s, r := open(t, dir)
+	if len(r.Notes) != 1 {
+		t.Errorf("%+v", r)
+	}
+	wantState(t, s, 6, steps[4].want)
+	if s.OldestLSN() != 0 {
+		t.Errorf("oldest %d with a file missing", s.OldestLSN())
+	}
+	checkpoint(t, s, 7)
+	if s.OldestLSN() != 6 {
+		t.Errorf("oldest %d", s.OldestLSN())
+	}
+}
+
+// TestRandom compares with a map over many checkpoints and reopenings.
+func TestRandom(t *testing.T) {
+	dir := t.TempDir()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	want := map[string]string{}
+	s, _ := open(t, dir)
+	for lsn := uint64(1); lsn <= 60; lsn++ {
+		var changes []Change
+		for range rnd.IntN(60) {
+			key := fmt.Sprintf("key/%d", rnd.IntN(300))
+			if rnd.IntN(3) == 0 {
+				changes = append(changes, del(key))
+				delete(want, key)
+				continue
+			}
+			value := strings.Repeat(fmt.Sprint(rnd.IntN(1000)), rnd.IntN(200))
+			changes = append(changes, put(key, value))
+			want[key] = value
+		}
+		checkpoint(t, s, lsn, changes...)
+		switch rnd.IntN(5) {
+		case 0:
+			s.Close()
+			s, _ = open(t, dir)
+		case 1:
+			s.Close()
+			for range 1 + rnd.IntN(2) { // lose the older one, in whichever way
+				os.Remove(filepath.Join(dir, names[1-s.newest]))
+			}
+			s, _ = open(t, dir)
+		}
+		wantState(t, s, lsn, want)
+	}
+}
+
+func TestRange(t *testing.T) {
+	s, _ := open(t, t.TempDir())
+	var changes []Change
+	for i := range 3000 {
+		changes = append(changes, put(fmt.Sprintf("p/%05d", i), strings.Repeat("v", i%100)), put(fmt.Sprintf("q/%05d", i), "w"))
+	}
+	checkpoint(t, s, 1, changes...)
+	if got := content(t, s, "p/"); len(got) != 3000 || got["p/02999"] != strings.Repeat("v", 99) {
+		t.Errorf("%d keys", len(got))
+	}
+	if got := content(t, s, "p/0000"); len(got) != 10 {
+		t.Errorf("%d keys", len(got))
+	}
+	if got := content(t, s, "r"); len(got) != 0 {
+		t.Errorf("%d keys", len(got))
+	}
+	n := 0
+	err := s.Range(nil, func(k, v []byte) bool {
+		n++
+		if n == 10 { // the callback may use the store
+			checkpoint(t, s, 2, put("p/00000", "changed"))
+			checkpoint(t, s, 3)
+		}
+		clear(k)
+		clear(v)
+		return n < 2000
+	})
+	if err != nil || n != 2000 {
+		t.Errorf("%d calls, %v", n, err)
+	}
+	if v, _, _ := s.Get([]byte("p/00000")); string(v) != "changed" {
+		t.Errorf("%q", v)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	s, _ := open(t, t.TempDir())
+	checkpoint(t, s, 1, put("a", "1"))
+	for _, key := range [][]byte{nil, {}, make([]byte, MaxKeyBytes+1)} {
+		if err := s.Checkpoint([]Change{put("a", "2"), {Key: key}}, point(2)); !errors.Is(err, ErrKey) {
+			t.Errorf("key of %d bytes: %v", len(key), err)
+		}
+	}
+	if err := s.Checkpoint(nil, Point{Ends: map[string]int64{"x": -1}}); err == nil {
+		t.Error("negative end offset")
+	}
+	checkpoint(t, s, 2, Change{Key: make([]byte, MaxKeyBytes), Value: []byte("x")})
+	wantState(t, s, 2, map[string]string{"a": "1", string(make([]byte, MaxKeyBytes)): "x"})
+	s.Close()
+	if err := s.Checkpoint(nil, point(3)); !errors.Is(err, ErrClosed) {
+		t.Errorf("checkpoint: %v", err)
+	}
+	if _, _, err := s.Get([]byte("a")); !errors.Is(err, ErrClosed) {
+		t.Errorf("get: %v", err)
+	}
+}
+
+func TestLocked(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	checkpoint(t, s, 1, put("a", "1"))
+	if _, _, err := Open(Options{Dir: dir, LockTimeout: 20 * time.Millisecond}); !errors.Is(err, ErrLocked) {
+		t.Fatalf("second open: %v", err)
+	}
+	wantState(t, s, 1, map[string]string{"a": "1"})
+	if _, _, err := Open(Options{Dir: filepath.Join(dir, "nowhere")}); err == nil {
+		t.Error("opened a directory that isn't there")
+	}
+	if _, _, err := Open(Options{Dir: filepath.Join(dir, names[0])}); err == nil {
+		t.Error("opened a file as a directory")
+	}
+}
+
+// TestFull fills a file to MaxSize: the checkpoint fails, readers and the other file keep what they had, and after
+// deletes it works again.
+func TestFull(t *testing.T) {
+	dir := t.TempDir()
+	s, _, err := Open(Options{Dir: dir, MaxSize: 1 << 20, TxnBytes: 100 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { s.Close() }()
+	checkpoint(t, s, 1, put("a", "1"))
+	checkpoint(t, s, 2, put("b", "2"))
+	want := map[string]string{"a": "1", "b": "2"}
+	var big, gone []Change
+	for i := range 300 {
+		big = append(big, put(fmt.Sprint("big", i), strings.Repeat("x", 8000)))
+		gone = append(gone, del(fmt.Sprint("big", i)))
+	}
+	for range 3 {
+		if err := s.Checkpoint(big, point(3)); !errors.Is(err, ErrFull) {
+			t.Fatalf("checkpoint: %v", err)
+		}
+		wantState(t, s, 2, want)
+		if s.OldestLSN() != 1 {
+			t.Fatalf("oldest %d", s.OldestLSN())
+		}
+	}
+	s.Close()
+	s, _ = open(t, dir)
+	wantState(t, s, 2, want)
+	checkpoint(t, s, 4, append(big[:50:50], gone...)...)
+	checkpoint(t, s, 5, put("c", "3"))
+	want["c"] = "3"
+	wantState(t, s, 5, want)
+	left, _ := filepath.Glob(filepath.Join(dir, "*"+newSuffix))
+	if len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestFailedWrite takes the file away from under bbolt: each write fails. The next checkpoint makes the file anew.
+func TestFailedWrite(t *testing.T) {
+	for _, remaking := range []bool{false, true} {
+		dir := t.TempDir()
+		var opened []*os.File
+		o := Options{Dir: dir, LockTimeout: time.Second}
+		o.opener = func(name string, flag int, perm os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag, perm)
+			opened = append(opened, f)
+			return f, err
+		}
+		s, _, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkpoint(t, s, 1, put("a", "1"))
+		if !remaking {
+			checkpoint(t, s, 2, put("b", "2"))
+			opened[0].Close() // a is the older one
+		} else {
+			s.o.opener = func(name string, flag int, perm os.FileMode) (*os.File, error) {
+				f, err := os.OpenFile(name, os.O_RDONLY|flag&os.O_CREATE, perm) // can't be written
+				return f, err
+			}
+		}
+		lsn := s.Point().LSN
+		before := content(t, s, "")
+		if err := s.Checkpoint([]Change{put("c", "3")}, point(3)); err == nil {
+			t.Fatal("no error")
+		}
+		wantState(t, s, lsn, before)
+		s.o.opener = nil
+		checkpoint(t, s, 4, put("c", "3"))
+		before["c"] = "3"
+		wantState(t, s, 4, before)
+		checkpoint(t, s, 5)
+		if s.OldestLSN() != 4 {
+			t.Errorf("oldest %d", s.OldestLSN())
+		}
+		s.Close()
+		s, r := open(t, dir)
+		if len(r.SetAside)+len(r.Notes) != 0 {
+			t.Errorf("%+v", r)
+		}
+		wantState(t, s, 5, before)
+	}
+}
+
+// TestFault truncates a file under its memory map: an error, not a crash.
+func TestFault(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	var changes []Change
+	for i := range 2000 {
+		changes = append(changes, put(fmt.Sprintf("k%05d", i), strings.Repeat("v", 100)))
+	}
+	checkpoint(t, s, 1, changes...)
+	checkpoint(t, s, 2, put("z", "z"))
+	path := filepath.Join(dir, names[1])
+	if err := os.Truncate(path, 8192); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Range(nil, func(_, _ []byte) bool { return true })
+	if fault := (*faultError)(nil); !errors.As(err, &fault) {
+		t.Fatalf("range: %v", err)
+	}
+	if _, _, err := s.Get([]byte("k00100")); err == nil {
+		t.Fatal("get: no error")
+	}
+	if err := s.Checkpoint(nil, point(3)); err == nil {
+		t.Fatal("checkpoint from a file that can't be read")
+	}
+	s.Close()
+	s, r := open(t, dir)
+	if len(r.SetAside) != 1 || s.Point().LSN != 1 || len(content(t, s, "")) != 2000 {
+		t.Errorf("%+v, LSN %d", r, s.Point().LSN)
+	}
+}
+
+func TestHead(t *testing.T) {
+	for _, h := range []head{{}, {number: 7, point: point(3)}, {1 << 63, Point{LSN: 1<<64 - 1, Clean: true, Ends: map[string]int64{"": 1<<63 - 1}}}} {
+		b := h.encode()
+		got, err := decodeHead(b)
+		if err != nil || got.number != h.number || got.point.LSN != h.point.LSN || got.point.Clean != h.point.Clean || !maps.Equal(got.point.Ends, h.point.Ends) {
+			t.Errorf("%+v became %+v, %v", h, got, err)
+		}
+		for n := range b {
+			if _, err := decodeHead(b[:n]); err == nil {
+				t.Errorf("%+v cut to %d bytes: no error", h, n)
+			}
+		}
+		if _, err := decodeHead(append(b, 0)); err == nil {
+			t.Error("trailing byte: no error")
+		}
+	}
+}
+
+func FuzzHead(f *testing.F) {
+	f.Add(head{number: 7, point: point(3)}.encode())
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decodeHead(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeHead(h.encode())
+		if err != nil || !maps.Equal(again.point.Ends, h.point.Ends) || again.number != h.number {
+			t.Errorf("%+v became %+v, %v", h, again, err)
+		}
+	})
+}
+
+// files are the two files' bytes after n checkpoints, and the state after each.
+func files(t testing.TB, n int) (data [2][]byte, want []map[string]string) {
+	t.Helper()
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	state := map[string]string{}
+	want = append(want, maps.Clone(state))
+	for lsn := 1; lsn <= n; lsn++ {
+		var changes []Change
+		for i := range 40 {
+			k, v := fmt.Sprintf("key/%03d", (i*7+lsn*3)%120), strings.Repeat(fmt.Sprint(lsn), i*3)
+			changes = append(changes, put(k, v))
+			state[k] = v
+		}
+		checkpoint(t, s, uint64(lsn), changes...)
+		want = append(want, maps.Clone(state))
+	}
+	s.Close()
+	for i, name := range names {
+		p, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data[i] = p
+	}
+	return data, want
+}
+
+func write(t testing.TB, data [2][]byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, name := range names {
+		if data[i] == nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data[i], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// newestMeta is the position of the meta page that counts.
+func newestMeta(t testing.TB, p []byte) int64 {
+	t.Helper()
+	x := inspector{f: bytes.NewReader(p), size: int64(len(p))}
+	m0, size, ok0 := x.meta(0)
+	m1, _, ok1 := x.meta(size)
+	if !ok0 || !ok1 {
+		t.Fatal("a meta page is bad")
+	}
+	if m0.txid > m1.txid {
+		return 0
+	}
+	return size
+}
+
+func TestDamage(t *testing.T) {
+	data, want := files(t, 5) // a has 5, b has 4
+	const newest, older = 0, 1
+	flipMeta := func(p []byte) []byte { p[newestMeta(t, p)+pageHeader+40] ^= 4; return p }
+	garbage := func(p []byte) []byte {
+		for i := range p {
+			p[i] = byte(rand.Uint32())
+		}
+		return p
+	}
+	for _, tc := range []struct {
+		name   string
+		damage func(p []byte) []byte
+		aside  bool
+		keeps  bool // the file can still be opened, at its previous transaction
+	}{
+		{"missing", func([]byte) []byte { return nil }, false, false},
+		{"empty", func([]byte) []byte { return []byte{} }, true, false},
+		{"one byte", func(p []byte) []byte { return p[:1] }, true, false},
+		{"truncated to the meta pages", func(p []byte) []byte { return p[:8192] }, true, false},
+		{"truncated by half", func(p []byte) []byte { return p[:len(p)/2] }, true, false},
+		{"zeroed", func(p []byte) []byte { clear(p); return p }, true, false},
+		{"zeroed but for the meta pages", func(p []byte) []byte { clear(p[8192:]); return p }, true, false},
+		{"garbage", garbage, true, false},
+		{"garbage but for the meta pages", func(p []byte) []byte { garbage(p[8192:]); return p }, true, false},
+		{"newest meta page", flipMeta, false, true},
+		{"both meta pages", func(p []byte) []byte { p[30] ^= 1; p[4096+30] ^= 1; return p }, true, false},
+		{"text", func([]byte) []byte { return bytes.Repeat([]byte("hello\n"), 5000) }, true, false},
+	} {
+		for _, which := range []int{newest, older} {
+			t.Run(fmt.Sprintf("%s, %d", tc.name, which), func(t *testing.T) {
+				d := data
+				d[which] = tc.damage(bytes.Clone(data[which]))
+				dir := write(t, d)
+				s, r := open(t, dir)
+				if tc.aside != (len(r.SetAside) == 1) {
+					t.Errorf("%+v", r)
+				}
+				for _, name := range r.SetAside {
+					if p, err := os.ReadFile(name); err != nil || !bytes.Equal(p, d[which]) {
+						t.Errorf("%s isn't the bad file: %v", name, err)
+					}
+				}
+				lsn := uint64(5)
+				if which == newest {
+					lsn = 4
+				}
+				wantState(t, s, lsn, want[lsn])
+				oldest := uint64(0)
+				if tc.keeps { // the transaction before is of the same checkpoint, under the head before it
+					oldest = []uint64{3, 2}[which]
+				}
+				if s.OldestLSN() != oldest {
+					t.Errorf("oldest %d, want %d", s.OldestLSN(), oldest)
+				}
+				// Replay what the journal has, twice so that both files are written, and lose the one that was good.
+				checkpoint(t, s, 5, changesTo(want[5])...)
+				checkpoint(t, s, 6)
+				checkpoint(t, s, 7)
+				if s.OldestLSN() != 6 {
+					t.Errorf("oldest %d", s.OldestLSN())
+				}
+				for i := range names {
+					if err := s.Close(); err != nil {
+						t.Fatal(err)
+					}
+					other := write(t, [2][]byte{})
+					p, _ := os.ReadFile(filepath.Join(dir, names[i]))
+					os.WriteFile(filepath.Join(other, names[i]), p, 0o600)
+					s, _ = open(t, other)
+					wantState(t, s, s.Point().LSN, want[5])
+				}
+			})
+		}
+	}
+}
+
+func changesTo(m map[string]string) (list []Change) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, put(k, m[k]))
+	}
+	return list
+}
+
+func TestBothDamaged(t *testing.T) {
+	data, _ := files(t, 3)
+	for i := range data {
+		clear(data[i][:8192])
+	}
+	dir := write(t, data)
+	s, r := open(t, dir)
+	if len(r.SetAside) != 2 || r.Newest != "" || len(r.Notes) != 3 {
+		t.Errorf("%+v", r)
+	}
+	wantState(t, s, 0, map[string]string{})
+	checkpoint(t, s, 1, put("a", "1"))
+	wantState(t, s, 1, map[string]string{"a": "1"})
+}
+
+// TestEveryByte flips a bit in each byte of the newer file that is in use: it is found, or it doesn't matter.
+func TestEveryByte(t *testing.T) {
+	data, want := files(t, 5)
+	step := 97
+	if testing.Short() {
+		step = 997
+	}
+	found := 0
+	for at := 0; at < len(data[0]); at += step {
+		d := data
+		d[0] = bytes.Clone(data[0])
+		d[0][at] ^= 1 << (at % 8)
+		s, r := open(t, write(t, d))
+		lsn := s.Point().LSN
+		if lsn < 4 {
+			t.Fatalf("byte %d: LSN %d, %+v", at, lsn, r)
+		}
+		wantState(t, s, lsn, want[lsn])
+		found += len(r.SetAside)
+		checkpoint(t, s, 5, changesTo(want[5])...)
+		checkpoint(t, s, 6)
+		wantState(t, s, 6, want[5])
+		s.Close()
+	}
+	if found == 0 {
+		t.Error("no damage was found")
+	}
+}
+
+func TestNewerFormat(t *testing.T) {
+	for which := range names {
+		data, _ := files(t, 3)
+		dir := write(t, data)
+		path := filepath.Join(dir, names[which])
+		db, err := bolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.Update(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put(formatKey, []byte{0, 0, 0, 2}) })
+		db.Close()
+		other := filepath.Join(dir, names[1-which])
+		for _, bad := range []bool{false, true} { // the other one may be damaged: that isn't touched either
+			if bad {
+				os.WriteFile(other, []byte("bad"), 0o600)
+			}
+			p, _ := os.ReadFile(path)
+			q, _ := os.ReadFile(other)
+			_, _, err = Open(Options{Dir: dir})
+			var newer *FormatError
+			if !errors.As(err, &newer) || newer.Format != 2 || newer.Path != path {
+				t.Fatalf("open: %v", err)
+			}
+			p2, _ := os.ReadFile(path)
+			q2, _ := os.ReadFile(other)
+			if entries, _ := os.ReadDir(dir); len(entries) != 2 || !bytes.Equal(p, p2) || !bytes.Equal(q, q2) {
+				t.Errorf("something was changed: %v", entries)
+			}
+		}
+	}
+}
+
+func FuzzInspect(f *testing.F) {
+	data, _ := files(f, 3)
+	f.Add(100, byte(1), 9000, byte(3))
+	f.Add(8200, byte(0xff), 4096+24, byte(1))
+	f.Fuzz(func(t *testing.T, a int, x byte, b int, y byte) {
+		d := data
+		d[0] = bytes.Clone(data[0])
+		n := len(d[0])
+		if a < 0 || b < 0 {
+			return
+		}
+		d[0][a%n] ^= x
+		d[0][b%n] ^= y
+		s, _ := open(t, write(t, d))
+		content(t, s, "")
+		checkpoint(t, s, 9, put("a", "1"))
+		checkpoint(t, s, 10, put("b", "1"))
+		s.Close()
+	})
+}
+
+func BenchmarkCheckpoint(b *testing.B) {
+	s, _, err := Open(Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for lsn := uint64(1); b.Loop(); lsn++ {
+		var changes []Change
+		for i := range 100 {
+			changes = append(changes, put(fmt.Sprintf("cursor/%03d", i), fmt.Sprint(lsn)))
+		}
+		checkpoint(b, s, lsn, changes...)
+	}
+}

@@ -1,0 +1,116 @@
+package segment
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+
+	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// A topic is kept in the state under "topic/<name>":
+//
+//	 0   1  format version, 1
+//	 1   4  topic id
+//	 5   4  partitions
+//	 9   1  compression, as in a RecordBatch
+//	10   8  segment bytes, 0 for the default
+//
+// "meta/topic-id" holds the last id given, 4 bytes.
+const (
+	topicPrefix    = "topic/"
+	topicVersion   = 1
+	topicBytes     = 18
+	lastTopicIDKey = "meta/topic-id"
+)
+
+func topicKey(name string) []byte { return []byte(topicPrefix + name) }
+
+func encodeTopic(id uint32, o TopicOptions) []byte {
+	b := []byte{topicVersion}
+	b = binary.BigEndian.AppendUint32(b, id)
+	b = binary.BigEndian.AppendUint32(b, uint32(o.Partitions))
+	b = append(b, byte(o.Compression))
+	return binary.BigEndian.AppendUint64(b, uint64(o.SegmentBytes))
+}
+
+func decodeTopic(name string, b []byte) (id uint32, o TopicOptions, err error) {
+	if len(b) != topicBytes || b[0] != topicVersion {
+		return 0, o, fmt.Errorf("topic %s is stored in an unknown form", name)
+	}
+	o = TopicOptions{
+		Name:         name,
+		Partitions:   int32(binary.BigEndian.Uint32(b[5:])),
+		Compression:  record.Codec(b[9]),
+		SegmentBytes: int64(binary.BigEndian.Uint64(b[10:])),
+	}
+	return binary.BigEndian.Uint32(b[1:]), o, o.Validate()
+}
+
+// nextTopicID is one beyond the last, and beyond that of any topic there is.
+func (l *Log) nextTopicID() (uint32, error) {
+	last := uint32(0)
+	value, ok, err := l.Get([]byte(lastTopicIDKey))
+	if err != nil {
+		return 0, fmt.Errorf("read the last topic id: %w", err)
+	}
+	if ok && len(value) == 4 {
+		last = binary.BigEndian.Uint32(value)
+	}
+	for _, t := range *l.topics.Load() {
+		last = max(last, t.id)
+	}
+	if last == math.MaxUint32 {
+		return 0, fmt.Errorf("no topic id is left")
+	}
+	return last + 1, nil
+}
+
+// openTopic opens the chains of a topic. ends are the offsets up to which its segments were synced, by partition
+// name; nil when nothing is known.
+func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64) (*Topic, []files.Recovery, error) {
+	t := &Topic{name: o.Name, id: id, options: o}
+	segmentBytes := o.SegmentBytes
+	if segmentBytes == 0 {
+		segmentBytes = min(max(l.budget/(8*int64(o.Partitions)), 1<<20), 64<<20)
+	}
+	var recoveries []files.Recovery
+	for i := range o.Partitions {
+		p := &Partition{topic: t, id: i}
+		end, ok := ends[p.String()]
+		if !ok {
+			end = files.NoRecoveryPoint
+		}
+		chain, r, err := files.Open(files.Options{
+			FS:           l.o.FS,
+			Dir:          filepath.Join(topicsDir(l.o.Dir), p.String()),
+			SegmentBytes: segmentBytes,
+			Handles:      l.handles,
+		}, end)
+		if err != nil {
+			for _, p := range t.partitions {
+				p.chain.Close()
+			}
+			return nil, nil, fmt.Errorf("open %s: %w", p, err)
+		}
+		p.chain = chain
+		p.next = chain.NextOffset()
+		p.high.Store(p.next)
+		l.used.Add(chain.Bytes())
+		t.partitions = append(t.partitions, p)
+		recoveries = append(recoveries, r)
+	}
+	return t, recoveries, nil
+}
+
+// addTopic makes a topic visible.
+func (l *Log) addTopic(t *Topic) {
+	topics := maps.Clone(*l.topics.Load())
+	topics[t.name] = t
+	list := append(append([]*Partition{}, l.allPartitions()...), t.partitions...)
+	l.topics.Store(&topics)
+	l.list.Store(&list)
+}

@@ -1,0 +1,154 @@
+package segment
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/sluicemq/sluice/internal/vfs"
+	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/journal"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// View is a data directory as tools see it. It takes no lock and writes nothing, so it may be used while a broker runs;
+// then it shows what was durable at some moment after it was asked. Not safe for concurrent use.
+type View struct {
+	fs  vfs.FS
+	dir string
+}
+
+// ViewPartition names a partition.
+type ViewPartition struct {
+	Topic string
+	ID    int32
+}
+
+// String is <topic>-<partition>.
+func (p ViewPartition) String() string { return partitionName(p.Topic, p.ID) }
+
+// Place is where a batch was found: a segment file and a position in bytes, or the journal.
+type Place = files.Place
+
+// JournalPlace stands for a batch that only the journal holds.
+var JournalPlace = Place{Path: "journal", Position: -1}
+
+// OpenView opens a data directory for reading.
+func OpenView(fs vfs.FS, dir string) (*View, error) {
+	if _, err := fs.ReadDir(topicsDir(dir)); err != nil {
+		return nil, fmt.Errorf("%s is not a data directory: %w", dir, err)
+	}
+	return &View{fs, dir}, nil
+}
+
+// Partitions are those that have a directory or records in the journal, by topic and number.
+func (v *View) Partitions() ([]ViewPartition, error) {
+	found := map[ViewPartition]bool{}
+	_, err := v.replay(func(p ViewPartition, _ record.Batch) error {
+		found[p] = true
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	entries, err := v.fs.ReadDir(topicsDir(v.dir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if topic, id, ok := splitPartition(e.Name()); ok && e.IsDir() {
+			found[ViewPartition{topic, id}] = true
+		}
+	}
+	list := make([]ViewPartition, 0, len(found))
+	for p := range found {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b ViewPartition) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.ID, b.ID))
+	})
+	return list, nil
+}
+
+// Damages lists what is missing or damaged in the journal.
+func (v *View) Damages() ([]journal.Damage, error) {
+	r, err := v.replay(func(ViewPartition, record.Batch) error { return nil })
+	return r.Damages, err
+}
+
+func (v *View) replay(fn func(ViewPartition, record.Batch) error) (journal.Report, error) {
+	return journal.ReplayDir(v.fs, journal.Dir(v.dir), func(_ uint64, e *journal.Entry) error {
+		if e.Kind != journal.KindBatch {
+			return nil
+		}
+		b, _, err := record.Next(e.Batch)
+		if err != nil {
+			return err
+		}
+		return fn(ViewPartition{string(e.Topic), e.Partition}, b)
+	})
+}
+
+// Batches calls fn for each batch of the partition from offset on, in order: those of the segments, then those that
+// only the journal holds. A batch is valid within fn only. A damaged stretch is given to bad, and reading goes on
+// behind it. Errors: those of fn and bad, and of the file system.
+func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Place) error, bad func(*files.DamageError) error) error {
+	// The journal first: what it loses after this is in the segments by then.
+	var t tail
+	_, err := v.replay(func(q ViewPartition, b record.Batch) error {
+		if p == q {
+			t.add(b)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	next, err := v.segmentBatches(p, offset, fn, bad)
+	if err != nil {
+		return err
+	}
+	for _, s := range t.spans {
+		if s.last < next {
+			continue
+		}
+		if err := fn(t.batch(s), JournalPlace); err != nil {
+			return err
+		}
+		next = s.last + 1
+	}
+	return nil
+}
+
+// segmentBatches returns the offset behind the last batch that it gave.
+func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch, Place) error, bad func(*files.DamageError) error) (int64, error) {
+	dir := filepath.Join(topicsDir(v.dir), p.String())
+	if _, err := v.fs.Stat(dir); err != nil {
+		return next, nil // known from the journal only
+	}
+	viewer, err := files.OpenReadOnly(v.fs, dir)
+	if err != nil {
+		return next, err
+	}
+	defer viewer.Close()
+	var inner error // of fn
+	for {
+		err := viewer.Batches(next, func(b record.Batch, at Place) error {
+			inner = fn(b, at)
+			next = b.NextOffset()
+			return inner
+		})
+		damage, ok := asDamage(err)
+		if inner != nil || !ok {
+			return next, err
+		}
+		if err := bad(damage); err != nil {
+			return next, err
+		}
+		if damage.Resume <= next {
+			return next, nil
+		}
+		next = damage.Resume
+	}
+}

@@ -1,0 +1,180 @@
+package segment
+
+import (
+	"github.com/sluicemq/sluice/segment/journal"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// Waiter is told the fate of the groups that its Writer joined.
+type Waiter interface {
+	// Committed is called once for each group that the writer joined, in order, after the group is durable
+	// (err nil) or finally not stored (err says why). It runs on the committer's goroutine: it must not block and
+	// must not call Begin.
+	Committed(group uint64, err error)
+}
+
+// Writer adds records and state changes for one owner, such as a connection. Not safe for concurrent use.
+type Writer struct {
+	log    *Log
+	waiter Waiter // nil: not told
+
+	// under Log.mu
+	group uint64 // the last group joined
+	epoch uint64 // the last epoch counted in
+	dirty bool   // something was added since Begin
+}
+
+// NewWriter makes a writer. w may be nil.
+func (l *Log) NewWriter(w Waiter) *Writer { return &Writer{log: l, waiter: w} }
+
+// Begin takes the log's lock until End, for all that the caller has at hand: what is added goes into one group.
+// It waits while the group in hand is full. On an error (ErrFull, ErrUnavailable, ErrClosed) the lock is not held.
+// Nothing slow may happen before End.
+func (w *Writer) Begin() error { return w.begin(false) }
+
+// BeginState is Begin for state changes alone, which a used-up disk budget does not refuse.
+func (w *Writer) BeginState() error { return w.begin(true) }
+
+func (w *Writer) begin(stateOnly bool) error {
+	l := w.log
+	l.mu.Lock()
+	for {
+		if r := l.refused; r != nil && !(stateOnly && r.kind == ErrFull) {
+			l.mu.Unlock()
+			return r
+		}
+		if l.active.bytes < l.o.MaxBytes {
+			return nil
+		}
+		l.room.Wait()
+	}
+}
+
+// Append adds a copy of r to the partition. Between Begin and End only. r.Offset is not used.
+func (w *Writer) Append(p *Partition, r *record.Record) {
+	g := w.log.active
+	b := &p.builders[g.seq&1]
+	before := b.Len()
+	if before == 0 {
+		g.parts = append(g.parts, p)
+	}
+	b.Append(r)
+	g.bytes += b.Len() - before
+	g.records++
+	w.dirty = true
+}
+
+// Put stores a value under a key. Between Begin and End only. The last value of a key in a group wins.
+func (w *Writer) Put(key, value []byte) {
+	g := w.log.active
+	before := len(g.changes)
+	g.changes = journal.AppendPut(g.changes, key, value)
+	g.bytes += len(g.changes) - before
+	g.count++
+	w.dirty = true
+}
+
+// Delete removes a key. Between Begin and End only.
+func (w *Writer) Delete(key []byte) {
+	g := w.log.active
+	before := len(g.changes)
+	g.changes = journal.AppendDelete(g.changes, key)
+	g.bytes += len(g.changes) - before
+	g.count++
+	w.dirty = true
+}
+
+// End gives the lock back. It returns the number of the group that holds what was added since Begin, 0 for nothing.
+// Group numbers rise by one. Group g+1 fills while g is synced, and is not sealed before each Committed call of g
+// has returned.
+func (w *Writer) End() (group uint64) {
+	l := w.log
+	if !w.dirty {
+		l.mu.Unlock()
+		return 0
+	}
+	w.dirty = false
+	g := l.active
+	if w.group != g.seq {
+		w.group = g.seq
+		g.members++
+		if w.waiter != nil {
+			g.wake = append(g.wake, w)
+		}
+	}
+	if w.epoch != l.activity.epoch {
+		w.epoch = l.activity.epoch
+		l.activity.present++
+	}
+	group = g.seq
+	l.nudgeLocked()
+	l.mu.Unlock()
+	return group
+}
+
+// nudgeLocked wakes the committer if it waits for what is now there.
+func (l *Log) nudgeLocked() {
+	switch l.committer {
+	case awaitingFirst:
+	case awaitingMore:
+		if !l.readyLocked() {
+			return
+		}
+	default:
+		return
+	}
+	l.committer = busy
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// readyLocked says whether the group in hand is worth a sync at once.
+func (l *Log) readyLocked() bool {
+	g := l.active
+	return g.urgent || g.bytes >= l.o.MaxBytes || g.members >= l.activity.enough()
+}
+
+// Append stores one record and seals its group at once. For the few, not for a stream.
+func (l *Log) Append(p *Partition, r *record.Record) (Ticket, error) {
+	w := l.NewWriter(nil)
+	if err := w.Begin(); err != nil {
+		return Ticket{}, err
+	}
+	index := int64(p.builders[l.active.seq&1].Count())
+	w.Append(p, r)
+	return l.endWithTicket(w, p, index), nil
+}
+
+// Put stores a state value and seals its group at once.
+func (l *Log) Put(key, value []byte) (Ticket, error) {
+	w := l.NewWriter(nil)
+	if err := w.BeginState(); err != nil {
+		return Ticket{}, err
+	}
+	w.Put(key, value)
+	return l.endWithTicket(w, nil, 0), nil
+}
+
+// Delete removes a state value and seals its group at once.
+func (l *Log) Delete(key []byte) (Ticket, error) {
+	w := l.NewWriter(nil)
+	if err := w.BeginState(); err != nil {
+		return Ticket{}, err
+	}
+	w.Delete(key)
+	return l.endWithTicket(w, nil, 0), nil
+}
+
+func (l *Log) endWithTicket(w *Writer, p *Partition, index int64) Ticket {
+	g := l.active
+	g.urgent = true
+	if g.outcome == nil {
+		g.outcome = &outcome{done: make(chan struct{}), bases: map[*Partition]int64{}}
+	}
+	t := Ticket{g.outcome, p, index}
+	w.epoch = l.activity.epoch // not one of those whom a group waits for
+	w.End()
+	return t
+}
