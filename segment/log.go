@@ -197,9 +197,9 @@ func (l *Log) Topics() []*Topic {
 }
 
 // keepBytes is how much of a partition's buffer is kept for the next group. There are two builders and two tails a
-// partition: together they stay below some 4 MiB, however many partitions there are.
+// partition: together they stay below 8 MiB, however many partitions there are.
 func (l *Log) keepBytes() int {
-	return min(max((1<<20)/max(1, len(l.allPartitions())), 16<<10), 256<<10)
+	return min(max((2<<20)/max(1, len(l.allPartitions())), 16<<10), 512<<10)
 }
 
 func (l *Log) allPartitions() []*Partition { return *l.list.Load() }
