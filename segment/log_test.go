@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -385,6 +386,25 @@ func TestTopics(t *testing.T) {
 	for _, l := range []*Log{l, crash(t, o)} {
 		if got := l.Topics(); len(got) != 2 || got[1].Name() != "b" || len(got[1].Partitions()) != 3 || got[1].ID() != b.ID() {
 			t.Fatalf("topics %v", got)
+		}
+	}
+}
+
+// A journal file is as durable as the entries of the directories above it.
+func TestNewDirectoriesAreSynced(t *testing.T) {
+	var synced []string
+	o := testOptions(filepath.Join(t.TempDir(), "data"))
+	o.FS = &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, name string) (int, error) {
+		if op == vfs.OpSyncDir {
+			synced = append(synced, name)
+		}
+		return 0, nil
+	}}
+	l := openLog(t, o)
+	l.Close()
+	for _, dir := range []string{filepath.Dir(o.Dir), o.Dir, filepath.Join(o.Dir, "journal")} {
+		if !slices.Contains(synced, dir) {
+			t.Errorf("%s was not synced, only %q", dir, synced)
 		}
 	}
 }

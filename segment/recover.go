@@ -3,6 +3,7 @@ package segment
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"strconv"
@@ -85,10 +86,8 @@ func newLog(o Options) *Log {
 
 func (l *Log) open() (err error) {
 	o := &l.o
-	for _, dir := range []string{o.Dir, topicsDir(o.Dir)} {
-		if err := o.FS.MkdirAll(dir, 0o750); err != nil {
-			return err
-		}
+	if err := l.makeDirs(); err != nil {
+		return err
 	}
 	l.lock, err = o.FS.Lock(filepath.Join(o.Dir, "lock"))
 	if errors.Is(err, vfs.ErrLocked) {
@@ -114,6 +113,27 @@ func (l *Log) open() (err error) {
 		return err
 	}
 	return l.replay()
+}
+
+// makeDirs makes the directories and their entries durable: what a journal file holds is lost with the entry of its
+// directory.
+func (l *Log) makeDirs() error {
+	dir := l.o.Dir
+	toSync := []string{dir}
+	if _, err := l.o.FS.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		toSync = append(toSync, filepath.Dir(filepath.Clean(dir))) // only then: we need not be allowed to read it
+	}
+	for _, d := range []string{dir, topicsDir(dir), journal.Dir(dir)} {
+		if err := l.o.FS.MkdirAll(d, 0o750); err != nil {
+			return err
+		}
+	}
+	for _, d := range toSync {
+		if err := l.o.FS.SyncDir(d); err != nil {
+			return fmt.Errorf("sync directory %s: %w", d, err)
+		}
+	}
+	return nil
 }
 
 func (l *Log) setBudget() error {

@@ -79,7 +79,7 @@ func (s *Store) update(f, from *file, changes []Change, h head) error {
 	if lag == nil {
 		var err error
 		if lag, err = differences(f, from); err != nil {
-			f.fail(err)
+			f.suspect = true
 			return err
 		}
 	}
@@ -96,18 +96,17 @@ func (s *Store) update(f, from *file, changes []Change, h head) error {
 		}
 		return b.finish(changes, h)
 	}()
-	if err != nil {
-		f.fail(err)
-	}
+	f.suspect = err != nil
 	return err
 }
 
-// fail marks f as not to be written again.
-func (f *file) fail(err error) {
-	f.suspect = true
+// write runs a transaction. bbolt gives its locks back after a panic, except when that happens again as it rolls back.
+func (f *file) write(fn func(*bolt.Tx) error) error {
+	err := guard(func() error { return f.db.Update(fn) })
 	if fault := (*faultError)(nil); errors.As(err, &fault) {
 		f.faulted = true
 	}
+	return err
 }
 
 // differences compares two files by their keys and values and returns the keys of which old has not what from has.
@@ -163,7 +162,6 @@ func (s *Store) remake(target int, from *file, changes []Change, h head) (*file,
 		err = syncDir(s.o.Dir)
 	}
 	if err != nil {
-		f.fail(err)
 		_ = f.close()
 		_ = os.Remove(path + newSuffix)
 		return nil, err
@@ -176,17 +174,15 @@ func (s *Store) remake(target int, from *file, changes []Change, h head) (*file,
 
 func (s *Store) fill(f, from *file, changes []Change, h head) error {
 	f.db.NoSync = true // one sync at the end will do: nobody opens the file before
-	err := guard(func() error {
-		return f.db.Update(func(tx *bolt.Tx) error {
-			if _, err := tx.CreateBucket(stateBucket); err != nil {
-				return err
-			}
-			meta, err := tx.CreateBucket(metaBucket)
-			if err != nil {
-				return err
-			}
-			return meta.Put(formatKey, binary.BigEndian.AppendUint32(nil, formatVersion))
-		})
+	err := f.write(func(tx *bolt.Tx) error {
+		if _, err := tx.CreateBucket(stateBucket); err != nil {
+			return err
+		}
+		meta, err := tx.CreateBucket(metaBucket)
+		if err != nil {
+			return err
+		}
+		return meta.Put(formatKey, binary.BigEndian.AppendUint32(nil, formatVersion))
 	})
 	if err != nil {
 		return err
@@ -242,19 +238,17 @@ func (b *batch) finish(changes []Change, h head) error {
 }
 
 func (b *batch) commit(h *head) error {
-	err := guard(func() error {
-		return b.f.db.Update(func(tx *bolt.Tx) error {
-			state := tx.Bucket(stateBucket)
-			for _, c := range b.pending {
-				if err := c.apply(state); err != nil {
-					return err
-				}
+	err := b.f.write(func(tx *bolt.Tx) error {
+		state := tx.Bucket(stateBucket)
+		for _, c := range b.pending {
+			if err := c.apply(state); err != nil {
+				return err
 			}
-			if h == nil {
-				return nil
-			}
-			return tx.Bucket(metaBucket).Put(headKey, seal(headKey, h.encode()))
-		})
+		}
+		if h == nil {
+			return nil
+		}
+		return tx.Bucket(metaBucket).Put(headKey, seal(headKey, h.encode()))
 	})
 	clear(b.pending)
 	b.pending, b.bytes = b.pending[:0], 0

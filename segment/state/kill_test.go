@@ -12,7 +12,9 @@ import (
 )
 
 // killedValue is what key i has after checkpoint lsn: it shows which checkpoint wrote it.
-func killedValue(lsn uint64, i int) string { return fmt.Sprintf("%d/%s", lsn, strings.Repeat("v", i*5)) }
+func killedValue(lsn uint64, i int) string {
+	return fmt.Sprintf("%d/%s", lsn, strings.Repeat("v", i*5))
+}
 
 // checkpointForEver is the child of TestKill: it says each checkpoint's LSN once Checkpoint has returned.
 func checkpointForEver(dir string) {
