@@ -571,10 +571,14 @@ func TestViewBesideARunningLog(t *testing.T) {
 	l := openLog(t, o)
 	p := createTopic(t, l, "t", 1, record.Zstd).Partitions()[0]
 	fill := newFiller(l, p)
-	for fill.next < 5010 { // the last ones are in the journal only
+	for fill.next < 5000 {
 		if err := fill.add(10); err != nil {
 			t.Fatal(err)
 		}
+	}
+	eventually(t, "most are in segments", func() bool { return l.memory.used() < o.AppendBytes })
+	if err := fill.add(3); err != nil { // too few to be appended: in the journal only
+		t.Fatal(err)
 	}
 	eventually(t, "all acknowledged", func() bool { return fill.acked.Load() == int64(fill.next) })
 	v, err := OpenView(vfs.OS, o.Dir)

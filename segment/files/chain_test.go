@@ -358,7 +358,7 @@ func TestOpenReadsOnlyTheTail(t *testing.T) {
 	list := series(0, 2000, 5)
 	b.filled(list)
 	reads, opens := 0, 0
-	b.o.FS = &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, _ string) (int, error) {
+	b.o.FS = &vfs.Faulty{FS: diskFS, Before: func(op vfs.Op, _ string) (int, error) {
 		switch op {
 		case vfs.OpRead:
 			reads++

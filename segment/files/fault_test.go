@@ -32,7 +32,7 @@ type faults struct {
 
 func (f *faults) fs() vfs.FS {
 	f.poisoned = map[string]bool{}
-	return &vfs.Faulty{FS: vfs.OS, Before: f.before}
+	return &vfs.Faulty{FS: diskFS, Before: f.before}
 }
 
 func (f *faults) before(op vfs.Op, name string) (int, error) {
@@ -205,7 +205,7 @@ func singleFault(t *testing.T, f *faults, list []record.Batch) bool {
 	}
 	b.verify()
 	c.Close()
-	b.o.FS = vfs.OS
+	b.o.FS = diskFS
 	c, r := b.open(c.SyncedOffset())
 	if len(r.Damaged)+len(r.SetAside) != 0 || r.Cut != 0 {
 		t.Errorf("%s %d: reopened: %+v", f.op, f.at, r)
@@ -225,7 +225,7 @@ func TestFaultInRestart(t *testing.T) {
 			second := &faults{op: op, at: -1, err: errIO}
 			first.fs()
 			second.fs()
-			b.o.FS = &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, name string) (int, error) {
+			b.o.FS = &vfs.Faulty{FS: diskFS, Before: func(op vfs.Op, name string) (int, error) {
 				if n, err := second.before(op, name); err != nil {
 					return n, err
 				}
@@ -251,7 +251,7 @@ func TestFaultInRestart(t *testing.T) {
 				t.Fatal("no sync failed")
 			}
 			c.Close()
-			b.o.FS = vfs.OS
+			b.o.FS = diskFS
 			c, r := b.open(c.SyncedOffset())
 			if len(r.Damaged)+len(r.SetAside) != 0 || r.Cut != 0 {
 				t.Errorf("%s %d: reopened: %+v", op, at, r)
@@ -291,7 +291,7 @@ func TestWriteFailsInTheMiddle(t *testing.T) {
 func TestFullDiskAtIndex(t *testing.T) {
 	b := newBench(t)
 	full := true
-	b.o.FS = &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, name string) (int, error) {
+	b.o.FS = &vfs.Faulty{FS: diskFS, Before: func(op vfs.Op, name string) (int, error) {
 		if full && op == vfs.OpWrite && !strings.HasSuffix(name, logSuffix) {
 			return 0, syscall.ENOSPC
 		}
@@ -351,7 +351,7 @@ func TestFaultsInRecovery(t *testing.T) {
 			b.o.FS = f.fs()
 			c, _, err := Open(b.o, end)
 			if err != nil { // then nothing is lost: it works the next time
-				b.o.FS = vfs.OS
+				b.o.FS = diskFS
 				c, _ = b.open(end)
 			}
 			if f.hit == "" {
@@ -368,7 +368,7 @@ func TestFaultsInRecovery(t *testing.T) {
 			b.wantContent(c, append(list[:n:n], more...))
 			end := c.NextOffset()
 			c.Close()
-			b.o.FS = vfs.OS
+			b.o.FS = diskFS
 			c, _ = b.open(end)
 			b.wantContent(c, append(list[:n:n], more...))
 			c.Close()
@@ -384,7 +384,7 @@ func TestTailCannotBeCopied(t *testing.T) {
 		b.o.SegmentBytes = 1 << 20
 		b.filled(list)
 		flip(b, list[bad], 65)
-		b.o.FS = &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, name string) (int, error) {
+		b.o.FS = &vfs.Faulty{FS: diskFS, Before: func(op vfs.Op, name string) (int, error) {
 			if op == vfs.OpWrite && strings.Contains(name, damagedInfix) {
 				return 0, syscall.ENOSPC
 			}
