@@ -159,7 +159,7 @@ func TestSingleFaults(t *testing.T) {
 		{vfs.OpSyncDir, errIO, 0}, {vfs.OpTruncate, errIO, 0}, {vfs.OpMkdir, errIO, 0}, {vfs.OpRemove, errIO, 0},
 	} {
 		t.Run(fmt.Sprintf("%s %v %d", k.op, k.err, k.short), func(t *testing.T) {
-			for at := 1; ; at++ {
+			for at := 1; ; at += 1 + at/20 {
 				f := &faults{op: k.op, at: at, err: k.err, short: k.short}
 				if !singleFault(t, f, list) {
 					if at < 2 && k.op != vfs.OpRemove {
@@ -215,7 +215,7 @@ func singleFault(t *testing.T, f *faults, list []record.Batch) bool {
 	return f.hit != "" && !t.Failed()
 }
 
-// TestTwoFaults is a sync that fails and then an operation of the Restart.
+// TestFaultInRestart is a sync that fails and then an operation of the Restart.
 func TestFaultInRestart(t *testing.T) {
 	list := series(0, 60, 102)
 	for _, op := range []vfs.Op{vfs.OpOpen, vfs.OpTruncate, vfs.OpRemove, vfs.OpSyncDir} {
