@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
 )
@@ -210,6 +209,3 @@ func (l *Log) restartChain(p *Partition) error {
 	}
 	return nil
 }
-
-// noSpace says whether the disk was full.
-func noSpace(err error) bool { return files.NoSpace(err) }

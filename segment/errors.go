@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/journal"
+	"github.com/sluicemq/sluice/segment/state"
 )
 
 // Errors that callers branch on.
@@ -17,6 +18,8 @@ var (
 	ErrUnavailable = errors.New("log can't be written")
 	// ErrOffsetOutOfRange says that no record has that offset: it is below the start or beyond the high watermark.
 	ErrOffsetOutOfRange = errors.New("offset out of range")
+	// ErrNewerFormat says that a newer release wrote the data directory. It is left untouched.
+	ErrNewerFormat = errors.New("written by a newer release")
 	// ErrLocked says that another process has the data directory open.
 	ErrLocked = errors.New("data directory is in use by another process")
 )
@@ -36,9 +39,12 @@ func (r *refusal) Error() string {
 
 func (r *refusal) Unwrap() []error { return []error{r.kind, r.cause} }
 
-// asDamage finds the report of a damaged batch in err.
-func asDamage(err error) (*files.DamageError, bool) {
-	var d *files.DamageError
-	ok := errors.As(err, &d)
-	return d, ok
+// markFormat makes both kinds of format error one that callers can tell.
+func markFormat(err error) error {
+	var ofJournal *journal.FormatError
+	var ofState *state.FormatError
+	if errors.As(err, &ofJournal) || errors.As(err, &ofState) {
+		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
+	}
+	return err
 }

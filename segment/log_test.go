@@ -19,7 +19,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicemq/sluice/internal/vfs"
-	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/record"
 )
 
@@ -157,7 +156,6 @@ func crash(t testing.TB, o Options) *Log {
 type filler struct {
 	w      *Writer
 	p      *Partition
-	group  uint64
 	next   int
 	acked  atomic.Int64
 	added  [2]int64 // by parity of the group
@@ -583,7 +581,7 @@ func TestViewBesideARunningLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "all acknowledged", func() bool { return fill.acked.Load() == int64(fill.next) })
-	v, err := OpenView(vfs.OS, o.Dir)
+	v, err := OpenView(o.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -599,7 +597,7 @@ func TestViewBesideARunningLog(t *testing.T) {
 			inJournal++
 		}
 		return d.Records(b, func(r *record.Record) error { got = append(got, string(r.Value)); return nil })
-	}, func(d *files.DamageError) error { return d })
+	}, func(d *DamageError) error { return d })
 	if err != nil {
 		t.Fatal(err)
 	}

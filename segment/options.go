@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"time"
 
 	"github.com/sluicemq/sluice/internal/vfs"
@@ -104,13 +103,34 @@ type TopicOptions struct {
 // MaxPartitions is the most partitions of one topic.
 const MaxPartitions = 1024
 
-var legalTopic = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
+// MaxTopicNameLength is how many characters a topic's name may have in Kafka.
+const MaxTopicNameLength = 249
+
+// ValidTopicName says whether Kafka would take the name of a log topic (org.apache.kafka.common.internals.Topic.validate).
+func ValidTopicName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a topic needs a name")
+	case name == "." || name == "..":
+		return fmt.Errorf("%q can't be a topic's name", name)
+	case len(name) > MaxTopicNameLength:
+		return fmt.Errorf("the topic name %.20q… is %d characters long; at most %d are allowed", name, len(name), MaxTopicNameLength)
+	}
+	for _, c := range name {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && c != '.' && c != '_' && c != '-' {
+			return fmt.Errorf("%q is not a topic name: %q is not allowed; use letters, digits, '.', '_' and '-'", name, c)
+		}
+	}
+	return nil
+}
 
 // Validate says what is wrong with the topic's description.
 func (o TopicOptions) Validate() error {
+	if err := ValidTopicName(o.Name); err != nil {
+		return err
+	}
 	switch {
-	case !legalTopic.MatchString(o.Name) || o.Name == "." || o.Name == "..":
-		return fmt.Errorf("topic name %q is not legal: up to 249 of a-z A-Z 0-9 . _ -, and not . or .. alone", o.Name)
 	case o.Partitions < 1 || o.Partitions > MaxPartitions:
 		return fmt.Errorf("topic %s: %d partitions are not within 1 to %d", o.Name, o.Partitions, MaxPartitions)
 	case o.SegmentBytes != 0 && (o.SegmentBytes < 64<<10 || o.SegmentBytes > 1<<30):

@@ -32,8 +32,7 @@ type Recovery struct {
 
 // Open opens a data directory, making it if missing, and brings it into the state of the last acknowledgement.
 // Damage is set aside and reported, never a reason to refuse.
-// Errors: ErrLocked; *journal.FormatError and *state.FormatError for files of a newer release, which stay untouched;
-// those of the file system.
+// Errors: ErrLocked, ErrNewerFormat, and those of the file system.
 func Open(o Options) (*Log, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS
@@ -47,7 +46,7 @@ func Open(o Options) (*Log, error) {
 	begin := time.Now()
 	l := newLog(o)
 	if err := l.open(); err != nil {
-		return nil, err
+		return nil, markFormat(err)
 	}
 	l.recovered.Took = time.Since(begin)
 	go l.commitLoop()

@@ -2,7 +2,9 @@ package segment
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -34,12 +36,16 @@ type Place = files.Place
 // JournalPlace stands for a batch that only the journal holds.
 var JournalPlace = Place{Path: "journal", Position: -1}
 
+// DamageError says what is damaged in a segment.
+type DamageError = files.DamageError
+
 // OpenView opens a data directory for reading.
-func OpenView(fs vfs.FS, dir string) (*View, error) {
-	if _, err := fs.ReadDir(topicsDir(dir)); err != nil {
+func OpenView(dir string) (*View, error) {
+	v := &View{vfs.OS, dir}
+	if _, err := v.fs.ReadDir(topicsDir(dir)); err != nil {
 		return nil, fmt.Errorf("%s is not a data directory: %w", dir, err)
 	}
-	return &View{fs, dir}, nil
+	return v, nil
 }
 
 // Partitions are those that have a directory or records in the journal, by topic and number.
@@ -93,7 +99,7 @@ func (v *View) replay(fn func(ViewPartition, record.Batch) error) (journal.Repor
 // Batches calls fn for each batch of the partition from offset on, in order: those of the segments, then those that
 // only the journal holds. A batch is valid within fn only. A damaged stretch is given to bad, and reading goes on
 // behind it. Errors: those of fn and bad, and of the file system.
-func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Place) error, bad func(*files.DamageError) error) error {
+func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
 	// The journal first: what it loses after this is in the segments by then.
 	var t tail
 	_, err := v.replay(func(q ViewPartition, b record.Batch) error {
@@ -122,7 +128,7 @@ func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Plac
 }
 
 // segmentBatches returns the offset behind the last batch that it gave.
-func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch, Place) error, bad func(*files.DamageError) error) (int64, error) {
+func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch, Place) error, bad func(*DamageError) error) (int64, error) {
 	dir := filepath.Join(topicsDir(v.dir), p.String())
 	if _, err := v.fs.Stat(dir); err != nil {
 		return next, nil // known from the journal only
@@ -139,15 +145,15 @@ func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch,
 			next = b.NextOffset()
 			return inner
 		})
-		damage, ok := asDamage(err)
-		if inner != nil || !ok {
+		var damage *DamageError
+		if inner != nil || !errors.As(err, &damage) {
 			return next, err
 		}
 		if err := bad(damage); err != nil {
 			return next, err
 		}
-		if damage.Resume <= next {
-			return next, nil
+		if damage.Resume <= next || damage.Resume == math.MaxInt64 {
+			return next, nil // nothing valid behind it; the journal may go on
 		}
 		next = damage.Resume
 	}

@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"fmt"
+	"math"
 	"syscall"
 )
 
@@ -16,13 +17,17 @@ type DamageError struct {
 	// Path is the log file, Position the first bad byte's place in it.
 	Path     string
 	Position int64
-	// Offset is the first offset that can't be read, Resume the first that can be read again.
+	// Offset is the first offset that can't be read, Resume the first that can be read again:
+	// math.MaxInt64 if none is known.
 	Offset, Resume int64
 	// Err is what is wrong with the bytes.
 	Err error
 }
 
 func (e *DamageError) Error() string {
+	if e.Resume == math.MaxInt64 {
+		return fmt.Sprintf("%s is damaged at position %d (from offset %d on): %v", e.Path, e.Position, e.Offset, e.Err)
+	}
 	return fmt.Sprintf("%s is damaged at position %d (offsets %d to %d): %v", e.Path, e.Position, e.Offset, e.Resume-1, e.Err)
 }
 

@@ -138,7 +138,7 @@ func (s *scanner) scan(f *file) (last uint64, err error) {
 				return last, nil
 			}
 			s.missing(f.f.Name(), at, next, expected, h.lsn-1)
-			at, expected = next, h.lsn
+			at = next
 		}
 		if h.lsn > s.limit {
 			return last, nil

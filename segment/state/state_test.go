@@ -568,7 +568,7 @@ func TestBothDamaged(t *testing.T) {
 // TestEveryByte flips a bit in each byte of the newer file that is in use: it is found, or it doesn't matter.
 func TestEveryByte(t *testing.T) {
 	data, want := files(t, 5)
-	step := 97
+	step := 397
 	if testing.Short() {
 		step = 997
 	}

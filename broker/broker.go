@@ -1,0 +1,229 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/sluicemq/sluice/broker/admission"
+	"github.com/sluicemq/sluice/broker/mqtt"
+	"github.com/sluicemq/sluice/mirror"
+	"github.com/sluicemq/sluice/segment"
+)
+
+const machineIDFile = "/etc/machine-id"
+
+// What each part gets to finish what it has in hand when the broker stops. The log needs no limit: it has its own.
+const (
+	stopConnections = 10 * time.Second
+	stopMirror      = 5 * time.Second
+)
+
+// Broker is one gateway. Start, Stop and Run are called once, by one goroutine; the other methods are safe for concurrent
+// use after Start.
+type Broker struct {
+	o      Options
+	lg     *slog.Logger
+	notify *notifier
+
+	// set by Start
+	id      string
+	log     *segment.Log
+	mirrors []*mirror.Mirror
+	door    *mqtt.Server
+	drops   admission.Drops
+}
+
+// Status is what an operator wants to know.
+type Status struct {
+	GatewayID string
+	Log       segment.Status
+	MQTT      mqtt.Stats
+	Mirrors   []mirror.Status
+	Dropped   []admission.Drop
+}
+
+// New makes a broker. Nothing is opened yet. The error is a *ConfigError.
+func New(o Options, lg *slog.Logger) (*Broker, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	return &Broker{o: o, lg: lg, notify: newNotifier(os.Getenv)}, nil
+}
+
+// Run starts the broker, keeps it running until ctx is done, and stops it.
+func (b *Broker) Run(ctx context.Context) error {
+	if err := b.Start(); err != nil {
+		return err
+	}
+	b.notify.send("READY=1\nSTATUS=" + b.summary())
+	var tick <-chan time.Time
+	if every := b.notify.interval(); every > 0 {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		select {
+		case <-tick:
+			// Asking the log takes its lock: when that is stuck there is no report, and the service manager starts us anew.
+			b.notify.send("WATCHDOG=1\nSTATUS=" + b.summary())
+			continue
+		case <-ctx.Done():
+		}
+		b.lg.Info("stopping")
+		b.notify.send("STOPPING=1\nSTATUS=stopping")
+		return b.Stop()
+	}
+}
+
+// Start opens everything, in order. After an error everything that was opened is closed again. The error is one line with
+// the remedy; a *ConfigError when starting again can't help.
+func (b *Broker) Start() (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.Stop())
+		}
+	}()
+	began := time.Now()
+	b.o.Log.Logger = b.lg
+	if b.log, err = segment.Open(b.o.Log); err != nil {
+		return explain(b.o.Log.Dir, err)
+	}
+	b.reportRecovery()
+	table, err := b.openTopics()
+	if err != nil {
+		return err
+	}
+	var source string
+	if b.id, source, err = gatewayID(b.o.GatewayID, machineIDFile, b.log); err != nil {
+		return explain(b.o.Log.Dir, err)
+	}
+	if err := b.startMirrors(); err != nil {
+		return err
+	}
+	b.o.MQTT.Incarnation = newIncarnation()
+	if b.door, err = mqtt.New(b.o.MQTT, b.log, table, &b.drops, b.lg); err != nil {
+		return &ConfigError{err.Error()}
+	}
+	if err := b.door.Listen(); err != nil {
+		return err
+	}
+	b.door.Serve()
+	b.lg.Info("ready", "gateway", b.id, "id_from", source, "data", b.o.Log.Dir, "mqtt", addresses(b.door.Addrs()),
+		"topics", len(b.log.Topics()), "mirrors", len(b.mirrors), "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// openTopics makes the topics and compiles the routes.
+func (b *Broker) openTopics() (*table, error) {
+	for _, t := range b.o.Topics {
+		if existing := b.log.Topic(t.Name); existing != nil && len(existing.Partitions()) != int(t.Partitions) {
+			n := len(existing.Partitions())
+			return nil, &ConfigError{fmt.Sprintf("topic %s has %d partitions on disk and %d in the configuration, and changing that would break the order of its keys; write partitions: %d, or use another topic",
+				t.Name, n, t.Partitions, n)}
+		}
+		if _, err := b.log.CreateTopic(t); err != nil {
+			return nil, explain(b.o.Log.Dir, err)
+		}
+	}
+	return newTable(b.o.Routes, func(topic string) []*segment.Partition {
+		if t := b.log.Topic(topic); t != nil {
+			return t.Partitions()
+		}
+		return nil
+	})
+}
+
+// reportRecovery says what the last stop left behind. Damage is loss, and loss is never silent.
+func (b *Broker) reportRecovery() {
+	r := b.log.Recovered()
+	for _, damage := range r.Damages {
+		b.lg.Error("damage in the data directory", "what", damage)
+	}
+	for _, note := range r.Notes {
+		b.lg.Warn("recovery", "note", note)
+	}
+	if r.Frames > 0 || r.CutBytes > 0 {
+		b.lg.Info("recovered", "frames", r.Frames, "records", r.Records, "torn", r.Torn, "cut_bytes", r.CutBytes, "took", r.Took.Round(time.Millisecond))
+	}
+}
+
+func (b *Broker) startMirrors() error {
+	for _, o := range b.o.Mirrors {
+		if o.Alias == "" {
+			o.Alias = b.id
+		}
+		m, err := mirror.New(o, b.log, b.lg)
+		if err != nil {
+			return &ConfigError{err.Error()}
+		}
+		m.Start()
+		b.mirrors = append(b.mirrors, m)
+	}
+	return nil
+}
+
+// Stop closes everything, in reverse order. What was acknowledged is durable already; the checkpoint makes the next start
+// quick. Errors name what could not be finished.
+func (b *Broker) Stop() error {
+	var errs []error
+	if b.door != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopConnections)
+		errs = append(errs, b.door.Close(ctx))
+		cancel()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopMirror)
+	defer cancel()
+	for _, m := range b.mirrors {
+		if err := m.Close(ctx); err != nil {
+			b.lg.Warn("mirror stopped with requests in flight, they go again at the next start", "error", err)
+		}
+	}
+	if b.log != nil {
+		if err := b.log.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close the log in %s: %w", b.o.Log.Dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Addrs are the addresses at which the MQTT door listens.
+func (b *Broker) Addrs() []net.Addr { return b.door.Addrs() }
+
+// Status is the present state of all parts.
+func (b *Broker) Status() Status {
+	s := Status{GatewayID: b.id, Log: b.log.Status(), MQTT: b.door.Stats(), Dropped: b.drops.Snapshot()}
+	for _, m := range b.mirrors {
+		s.Mirrors = append(s.Mirrors, m.Status())
+	}
+	return s
+}
+
+// summary is one line for the service manager.
+func (b *Broker) summary() string {
+	if refusing := b.log.Status().Refusing; refusing != nil {
+		return "refusing publishes: " + refusing.Error()
+	}
+	text := "listening on " + addresses(b.door.Addrs())
+	for _, m := range b.mirrors {
+		s := m.Status()
+		text += fmt.Sprintf("; region %s %s, %d records behind", s.Region, s.State, s.LagRecords)
+	}
+	return text
+}
+
+func addresses(all []net.Addr) string {
+	text := ""
+	for i, a := range all {
+		if i > 0 {
+			text += ", "
+		}
+		text += a.String()
+	}
+	return text
+}

@@ -1,0 +1,309 @@
+package configs
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicemq/sluice/broker"
+	"github.com/sluicemq/sluice/segment"
+)
+
+// The ranges of values, where the field's meaning doesn't give them.
+const (
+	maxCommitDelay   = Duration(time.Second)
+	minCommitBytes   = 64 * KiB
+	maxCommitBytes   = 16 * MiB
+	minJournalBytes  = 1 * MiB
+	maxJournalBytes  = 1 * GiB
+	minBudgetBytes   = 16 * MiB
+	maxConnections   = 100_000
+	minPacketBytes   = 1 * KiB
+	maxPacketBytes   = 16 * MiB
+	maxPartitions    = 256
+	maxListeners     = 16
+	maxTopics        = 1000
+	maxRoutes        = 1000
+	maxMirrors       = 8
+	maxNameLength    = 64
+	minSegmentBytes  = 1 * MiB
+	maxSegmentBytes  = 1 * GiB // positions in a segment's index have 32 bits
+	framesPerJournal = 8
+)
+
+// Compressions a topic may ask for, in the order in which they are listed.
+var compressions = []string{"none", "snappy", "lz4", "zstd", "gzip"}
+
+// validation is one Validate in hand.
+type validation struct {
+	*Config
+	problems Problems
+}
+
+// Validate checks every value and what values mean for each other. The error is Problems, all of them; each names key, value,
+// what is allowed and what to do.
+func (c *Config) Validate() error {
+	v := &validation{Config: c}
+	if c.Version != Version {
+		v.bad("version", "%d is not a version of this file; write version: %d", c.Version, Version)
+	}
+	if c.Gateway.ID != "" {
+		v.name("gateway.id", c.Gateway.ID)
+	}
+	v.data()
+	v.commit()
+	v.mqtt()
+	v.topics()
+	v.routes()
+	v.mirrors()
+	v.budget()
+	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	v.oneOf("log.format", c.Log.Format, "text", "json")
+	return v.problems.err()
+}
+
+// Warnings are what is allowed and probably not meant. The configuration must be valid.
+func (c *Config) Warnings() []Problem {
+	var ps Problems
+	routes := make([]broker.Route, len(c.Routes))
+	for i, r := range c.Routes {
+		routes[i] = broker.Route(r)
+	}
+	for later, earlier := range broker.Unreachable(routes) {
+		path := fmt.Sprintf("routes[%d]", later)
+		ps.add(c.position(path), path, "filter %q is never reached: routes[%d] with %q takes everything it would; move it up",
+			routes[later].Filter, earlier, routes[earlier].Filter)
+	}
+	if _, set := c.source["version"]; c.file != "" && !set {
+		ps.add(Position{Source: c.file}, "version", "is not set; write version: %d, so that a later release knows how to read this file", Version)
+	}
+	return ps.sorted()
+}
+
+// position is where a key, or else what contains it, was set.
+func (c *Config) position(path string) Position {
+	for path != "" {
+		if at, ok := c.source[path]; ok {
+			return at
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+	return Position{}
+}
+
+// bad adds a problem with the value at path.
+func (v *validation) bad(path, format string, args ...any) {
+	v.problems.add(v.position(path), path, format, args...)
+}
+
+// inRange wants low ≤ value ≤ high.
+func inRange[T interface {
+	cmp.Ordered
+	fmt.Stringer
+}](v *validation, path string, value, low, high T) bool {
+	ok := value >= low && value <= high
+	if !ok {
+		v.bad(path, "%s is out of range; allowed: %s to %s", value, low, high)
+	}
+	return ok
+}
+
+// number gives an int the String that inRange asks for.
+type number int
+
+func (n number) String() string { return strconv.Itoa(int(n)) }
+
+func (v *validation) intRange(path string, value, low, high int) {
+	inRange(v, path, number(value), number(low), number(high))
+}
+
+// length bounds a list.
+func (v *validation) length(path string, n, limit int) {
+	if n > limit {
+		v.bad(path, "has %d entries; at most %d are allowed", n, limit)
+	}
+}
+
+func (v *validation) oneOf(path, value string, allowed ...string) {
+	if slices.Contains(allowed, value) {
+		return
+	}
+	hint := ""
+	if s := suggest(value, allowed); s != "" {
+		hint = fmt.Sprintf("; did you mean %q?", s)
+	}
+	v.bad(path, "%q is not known%s (allowed: %s)", value, hint, strings.Join(allowed, ", "))
+}
+
+// name checks what becomes a part of a remote topic's name, or of a key in the state.
+func (v *validation) name(path, value string) {
+	if len(value) > maxNameLength {
+		v.bad(path, "%.20q… is %d characters long; at most %d are allowed", value, len(value), maxNameLength)
+		return
+	}
+	if err := segment.ValidTopicName(value); err != nil {
+		v.bad(path, "%q is not allowed; use letters, digits, '.', '_' and '-'", value)
+	}
+}
+
+func (v *validation) data() {
+	if v.Data.Dir == "" {
+		v.bad("data.dir", "is empty; name a directory on flash or disk")
+	}
+	if v.Data.Budget != 0 && v.Data.Budget < minBudgetBytes {
+		v.bad("data.budget", "%s is too small; allowed: %s or more, or 0 for 70 %% of the file system", v.Data.Budget, minBudgetBytes)
+	}
+}
+
+// budget asks the log itself whether journal and reserve leave room for records, once the values by themselves are in order.
+func (v *validation) budget() {
+	if v.Data.Budget == 0 || len(v.problems) > 0 {
+		return
+	}
+	if err := v.segment().Validate(); err != nil {
+		v.bad("data.budget", "%v", err)
+	}
+}
+
+func (v *validation) commit() {
+	inRange(v, "commit.max_delay", v.Commit.MaxDelay, 0, maxCommitDelay)
+	known := inRange(v, "commit.max_bytes", v.Commit.MaxBytes, minCommitBytes, maxCommitBytes)
+	known = inRange(v, "mqtt.max_packet_bytes", v.MQTT.MaxPacketBytes, minPacketBytes, maxPacketBytes) && known
+	known = inRange(v, "commit.journal_bytes", v.Commit.JournalBytes, minJournalBytes, maxJournalBytes) && known
+	// A group is one frame and a frame never spans files: a journal file must hold several of the largest.
+	if need := framesPerJournal * (v.Commit.MaxBytes + 2*v.MQTT.MaxPacketBytes); known && v.Commit.JournalBytes < need {
+		path := "commit.journal_bytes"
+		for _, p := range []string{path, "commit.max_bytes", "mqtt.max_packet_bytes"} {
+			if _, set := v.source[p]; set {
+				path = p
+				break
+			}
+		}
+		v.bad(path, "commit.journal_bytes %s is too small for commit.max_bytes %s and mqtt.max_packet_bytes %s: "+
+			"it must be at least %d × (max_bytes + 2 × max_packet_bytes); set commit.journal_bytes to %s or more",
+			v.Commit.JournalBytes, v.Commit.MaxBytes, v.MQTT.MaxPacketBytes, framesPerJournal, need)
+	}
+}
+
+func (v *validation) mqtt() {
+	if len(v.MQTT.Listeners) == 0 {
+		v.bad("mqtt.listeners", "is empty; give one address, such as localhost:1883")
+	}
+	v.length("mqtt.listeners", len(v.MQTT.Listeners), maxListeners)
+	for i, l := range v.MQTT.Listeners {
+		path := fmt.Sprintf("mqtt.listeners[%d].address", i)
+		if slices.Contains(v.MQTT.Listeners[:i], l) && !strings.HasSuffix(l.Address, ":0") {
+			v.bad(path, "%q is given twice; keep one", l.Address)
+			continue
+		}
+		host, ok := v.hostPort(path, l.Address, "localhost:1883", 0)
+		if ok && !loopback(host) {
+			v.bad(path, "%q is not a loopback address, and this release has no authentication: it would let anyone publish; "+
+				"use localhost, 127.0.0.1 or [::1]", l.Address)
+		}
+	}
+	v.intRange("mqtt.max_connections", v.MQTT.MaxConnections, 1, maxConnections)
+	v.intRange("mqtt.receive_maximum", v.MQTT.ReceiveMaximum, 1, 65535)
+}
+
+// hostPort takes an address apart and checks its port.
+func (v *validation) hostPort(path, address, example string, lowestPort int) (host string, ok bool) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		v.bad(path, "%q is not host:port; write for example %s", address, example)
+		return "", false
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < lowestPort || n > 65535 {
+		v.bad(path, "%q: port %q is not a number from %d to 65535; write for example %s", address, port, lowestPort, example)
+		return "", false
+	}
+	return host, true
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
+
+func (v *validation) topics() {
+	v.length("topics", len(v.Topics), maxTopics)
+	seen := make(map[string]int)
+	for i, t := range v.Topics {
+		path := fmt.Sprintf("topics[%d]", i)
+		if err := segment.ValidTopicName(t.Name); err != nil {
+			v.bad(path+".name", "%v", err)
+		} else if first, twice := seen[t.Name]; twice {
+			v.bad(path+".name", "%q is the name of topics[%d], too; keep one", t.Name, first)
+		}
+		seen[t.Name] = i
+		v.intRange(path+".partitions", t.Partitions, 1, maxPartitions)
+		v.oneOf(path+".compression", t.Compression, compressions...)
+		if t.SegmentBytes != 0 && (t.SegmentBytes < minSegmentBytes || t.SegmentBytes > maxSegmentBytes) {
+			v.bad(path+".segment_bytes", "%s is out of range; allowed: %s to %s, or 0 to let the budget decide",
+				t.SegmentBytes, minSegmentBytes, maxSegmentBytes)
+		}
+	}
+}
+
+func (v *validation) routes() {
+	v.length("routes", len(v.Routes), maxRoutes)
+	for i, r := range v.Routes {
+		for _, err := range broker.Route(r).Validate() {
+			v.bad(fmt.Sprintf("routes[%d].%s", i, err.Field), "%s", err.Message)
+		}
+	}
+}
+
+func (v *validation) mirrors() {
+	v.length("mirror", len(v.Mirrors), maxMirrors)
+	seen := make(map[string]int)
+	for i, m := range v.Mirrors {
+		path := fmt.Sprintf("mirror[%d]", i)
+		if m.Alias != "" {
+			v.name(path+".alias", m.Alias)
+		}
+		v.name(path+".region.name", m.Region.Name)
+		if first, twice := seen[m.Region.Name]; twice {
+			v.bad(path+".region.name", "%q is the name of mirror[%d]'s region, too; give each region a name of its own", m.Region.Name, first)
+		}
+		seen[m.Region.Name] = i
+		if len(m.Region.Brokers) == 0 {
+			v.bad(path+".region.brokers", "is empty; name at least one Kafka broker as host:port")
+		}
+		for j, b := range m.Region.Brokers {
+			brokerPath := fmt.Sprintf("%s.region.brokers[%d]", path, j)
+			if host, ok := v.hostPort(brokerPath, b, "kafka:9092", 1); ok && host == "" {
+				v.bad(brokerPath, "%q has no host; write for example kafka:9092", b)
+			}
+		}
+		if len(m.Topics) == 0 {
+			v.bad(path+".topics", "is empty, so nothing would be mirrored; write [\".*\"] for everything, or take the entry out")
+		}
+		for j, expression := range m.Topics {
+			v.mirrored(fmt.Sprintf("%s.topics[%d]", path, j), m, expression)
+		}
+	}
+}
+
+// mirrored checks one expression of a mirror, and that the region can have the names of the topics that it takes.
+func (v *validation) mirrored(path string, m Mirror, expression string) {
+	_, err := regexp.Compile(expression) // for its message
+	whole, wholeErr := regexp.Compile("^(?:" + expression + ")$")
+	if err = cmp.Or(err, wholeErr); err != nil {
+		v.bad(path, "%q is not a regular expression: %v", expression, err)
+		return
+	}
+	alias := cmp.Or(m.Alias, v.Gateway.ID, "0123456789abcdef") // a hash has 16 digits
+	for _, t := range v.AllTopics() {
+		if name := alias + "." + t.Name; whole.MatchString(t.Name) && len(name) > segment.MaxTopicNameLength {
+			v.bad(path, "topic %.20s… would be %d characters long in the region as <alias>.<topic>; at most %d are allowed: use a shorter alias or name",
+				t.Name, len(name), segment.MaxTopicNameLength)
+		}
+	}
+}
