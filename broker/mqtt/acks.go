@@ -1,0 +1,127 @@
+package mqtt
+
+import (
+	"time"
+
+	"github.com/sluicemq/sluice/broker/mqtt/wire"
+)
+
+// ackQueue holds the acknowledgements that wait for their commit group. All of it is under conn.mu.
+//
+// Two buffers are enough: group g+1 fills while g is synced, and isn't sealed before Committed(g) has returned.
+// The order of acknowledgements is that of the packets they answer (MQTT 5 §4.6): a group's leave in the order they came in,
+// and what needs no commit of its own queues behind the newest group that isn't committed.
+type ackQueue struct {
+	newest    uint64 // last group that acknowledgements were queued for
+	committed uint64 // last group that Committed was called for
+	groups    [2]ackGroup
+}
+
+// ackGroup is what becomes due with one commit group.
+type ackGroup struct {
+	packets  []byte
+	inflight int64 // bytes of the messages
+	frees    int32 // places in the receive quota
+}
+
+// keepAckBytes is how large an emptied buffer may be and stay.
+const keepAckBytes = 1 << 10
+
+// open says whether acknowledgements wait for a commit.
+func (q *ackQueue) open() bool { return q.newest > q.committed }
+
+// batch is the outcome of storing one read's messages.
+type batch struct {
+	group uint64 // that holds them; 0: nothing was stored
+	size  int64  // bytes of the packets they came in
+	slots int32  // places in the receive quota they take
+	frees int32  // places that are free again once the group is committed
+}
+
+// queueAcks queues the acknowledgements of a batch, packets, until they are due. They are sent now if they are.
+//
+// The committer may have been faster: then the group's Committed call is over and has found nothing to send.
+func (c *conn) queueAcks(b batch, packets []byte) {
+	c.received.Add(b.slots)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.group > c.acks.committed {
+		c.acks.newest = b.group
+		g := &c.acks.groups[b.group&1]
+		g.packets = append(g.packets, packets...)
+		g.inflight += b.size
+		g.frees += b.frees
+		c.inflight.Add(b.size)
+		return
+	}
+	c.received.Add(-b.frees)
+	if c.acks.open() {
+		g := &c.acks.groups[c.acks.newest&1]
+		g.packets = append(g.packets, packets...)
+		return
+	}
+	c.sendLocked(packets)
+}
+
+// Committed implements segment.Waiter. Places in the receive quota are free before the acknowledgement leaves: a
+// client may answer it with a message faster than this goroutine goes on.
+func (c *conn) Committed(group uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acks.committed = group
+	g := &c.acks.groups[group&1]
+	c.received.Add(-g.frees)
+	c.inflight.Add(-g.inflight)
+	g.frees, g.inflight = 0, 0
+	if err != nil {
+		// Nothing of it was stored: the client has to send it again, in a new connection.
+		c.acks.groups = [2]ackGroup{}
+		c.killLocked(endStorage)
+		return
+	}
+	if c.cause.Load() != endStorage {
+		c.sendLocked(g.packets)
+	}
+	g.packets = g.packets[:0]
+	if cap(g.packets) > keepAckBytes {
+		g.packets = nil
+	}
+	c.wakeLocked()
+}
+
+// awaitAcks waits for the commits of what the client has sent, for at most d.
+func (c *conn) awaitAcks(d time.Duration) {
+	c.prepareToWait()
+	for deadline := time.Now().Add(d); ; {
+		c.mu.Lock()
+		open := c.acks.open()
+		c.mu.Unlock()
+		left := time.Until(deadline)
+		if !open || left <= 0 {
+			return
+		}
+		c.pause(left)
+	}
+}
+
+// appendAck appends the acknowledgement of a message or release of the given version.
+func (m *message) appendAck(dst []byte, version byte) []byte {
+	switch {
+	case m.release && m.known:
+		return wire.AppendPubcomp(dst, version, m.id, wire.Success)
+	case m.release:
+		return wire.AppendPubcomp(dst, version, m.id, wire.PacketIDNotFound)
+	case m.qos == 1:
+		return wire.AppendPuback(dst, version, m.id, m.refusal())
+	case m.qos == 2:
+		return wire.AppendPubrec(dst, version, m.id, m.refusal())
+	}
+	return dst
+}
+
+func (m *message) refusal() byte {
+	if m.dropped {
+		return wire.QuotaExceeded
+	}
+	return wire.Success
+}

@@ -1,0 +1,202 @@
+package mqtt
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluicemq/sluice/segment"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// fanout reads what has become durable and hands QoS 1 and 2 messages to their subscribers. It keeps a position for
+// each partition and no messages, so however far it lags behind its memory stays the same. While nobody
+// subscribes to anything it isn't woken at all.
+type fanout struct {
+	srv  *Server
+	wake chan struct{}
+	stop chan struct{}
+
+	mu      sync.Mutex
+	users   int                          // sessions with a subscription
+	since   map[*segment.Partition]int64 // high watermarks when the first of them came; taken over by run
+	readers []*reader                    // changed by run's goroutine only, which needs mu for that alone
+
+	// run's goroutine only
+	buf      []byte
+	decoder  *record.Decoder
+	each     func(*record.Record) error
+	reading  *reader
+	delivery delivery
+}
+
+// reader is the fan-out's place in one partition.
+type reader struct {
+	partition *segment.Partition
+	next      atomic.Int64 // offset; moved by the fan-out's goroutine
+}
+
+// fanoutReadBytes is how much of a partition is read at a time.
+const fanoutReadBytes = 64 << 10
+
+func newFanout(s *Server) *fanout {
+	f := &fanout{srv: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), decoder: record.NewDecoder(0)}
+	f.each = f.record
+	return f
+}
+
+// join tells that a session is about to subscribe for the first time. Messages committed before are not its business:
+// it gets back the offsets at which its deliveries begin, for the partitions where the fan-out hasn't come as far yet.
+func (f *fanout) join() (starts map[*segment.Partition]int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.users++; f.users == 1 {
+		f.srv.log.Watch(f.wake)
+		f.since = make(map[*segment.Partition]int64)
+		for _, t := range f.srv.log.Topics() {
+			for _, p := range t.Partitions() {
+				f.since[p] = p.HighWatermark()
+			}
+		}
+		return nil
+	}
+	for _, r := range f.readers {
+		if end := r.partition.HighWatermark(); r.next.Load() < max(end, f.since[r.partition]) {
+			if starts == nil {
+				starts = make(map[*segment.Partition]int64)
+			}
+			starts[r.partition] = end
+		}
+	}
+	return starts
+}
+
+// leave tells that a session has no subscription any more.
+func (f *fanout) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.users--; f.users == 0 {
+		f.srv.log.Unwatch(f.wake)
+	}
+}
+
+// run is the fan-out's goroutine.
+func (f *fanout) run() {
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-f.wake:
+		}
+		f.skip()
+		for f.pass() {
+			select {
+			case <-f.stop:
+				return
+			default:
+			}
+		}
+		if cap(f.buf) > 2*fanoutReadBytes {
+			f.buf = nil
+		}
+	}
+}
+
+// skip moves on to where the log stood when somebody subscribed after nobody did.
+func (f *fanout) skip() {
+	f.mu.Lock()
+	since := f.since
+	f.since = nil
+	f.mu.Unlock()
+	for p, next := range since {
+		f.readerOf(p).skipTo(next)
+	}
+}
+
+func (r *reader) skipTo(offset int64) { r.next.Store(max(r.next.Load(), offset)) }
+
+func (f *fanout) readerOf(p *segment.Partition) *reader {
+	for _, r := range f.readers {
+		if r.partition == p {
+			return r
+		}
+	}
+	r := &reader{partition: p}
+	f.mu.Lock()
+	f.readers = append(f.readers, r)
+	f.mu.Unlock()
+	return r
+}
+
+// pass reads once from each partition that has something new, and says whether any had.
+func (f *fanout) pass() (more bool) {
+	for _, r := range f.readers {
+		if end := r.partition.HighWatermark(); r.next.Load() < end {
+			f.read(r, end)
+			more = true
+		}
+	}
+	f.srv.flushTouched(&f.delivery)
+	return more
+}
+
+// read hands on some of what lies between r's place and end.
+func (f *fanout) read(r *reader, end int64) {
+	buf, err := r.partition.Read(f.buf[:0], r.next.Load(), fanoutReadBytes)
+	f.buf = buf
+	if err != nil || len(buf) == 0 {
+		f.lost(r, end, err)
+		return
+	}
+	f.reading = r
+	for rest := buf; len(rest) > 0; {
+		var b record.Batch
+		if b, rest, err = record.Next(rest); err == nil {
+			err = f.decoder.Records(b, f.each)
+		}
+		if err != nil {
+			f.lost(r, end, err)
+			return
+		}
+		r.skipTo(b.LastOffset() + 1)
+	}
+}
+
+// lost goes on behind what can't be read. It stays in the log; only those who are connected now miss it.
+func (f *fanout) lost(r *reader, end int64, err error) {
+	from, next := r.next.Load(), end
+	if start := r.partition.StartOffset(); errors.Is(err, segment.ErrOffsetOutOfRange) && start > from {
+		next = min(start, end)
+	}
+	f.srv.drops.Count(r.partition.Topic().Name(), dropUnreadable, next-from)
+	f.srv.warn(warnFanout, "stored messages can't be handed to subscribers", "topic", r.partition.Topic().Name(),
+		"partition", r.partition.ID(), "from", from, "to", next, "cause", err)
+	r.next.Store(next)
+}
+
+const dropUnreadable = "not readable for fan-out"
+
+// record hands on one record, if it is an MQTT message that waited for its commit.
+func (f *fanout) record(rec *record.Record) error {
+	if rec.Offset < f.reading.next.Load() {
+		return nil
+	}
+	value, ok := rec.Header(record.EnvelopeKey)
+	if !ok {
+		return nil
+	}
+	e, err := record.ParseEnvelope(value)
+	if err != nil || e.QoS == 0 {
+		return nil
+	}
+	topic, ok := rec.Header(record.TopicKey)
+	if !ok {
+		topic = rec.Key
+	}
+	f.srv.deliver(&f.delivery, &incoming{
+		topic: topic, payload: rec.Value, props: e.Properties, publisher: unsafe.String(unsafe.SliceData(e.ClientID), len(e.ClientID)),
+		partition: f.reading.partition, offset: rec.Offset, qos: e.QoS, hasExpiry: e.HasExpiry, expiry: e.ExpirySeconds,
+	})
+	return nil
+}

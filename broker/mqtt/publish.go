@@ -1,0 +1,338 @@
+package mqtt
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/sluicemq/sluice/broker/mqtt/wire"
+	"github.com/sluicemq/sluice/segment"
+	"github.com/sluicemq/sluice/segment/record"
+)
+
+// Reasons that messages are counted under when they aren't stored.
+const (
+	dropFull        = "log full"
+	dropUnavailable = "log unavailable"
+)
+
+// routeCache is where the connection's last topic went: most devices have one.
+type routeCache struct {
+	topic     []byte
+	key       []byte // unless it is the topic
+	partition *segment.Partition
+	bareKey   bool
+	known     bool
+}
+
+// publish parses a PUBLISH into the next free message.
+func (c *conn) publish(w *workspace, h wire.Header, body []byte) error {
+	p := &w.publish
+	if err := wire.ParsePublish(p, h, body, c.limits.version); err != nil {
+		return err
+	}
+	switch {
+	case p.Props.Alias != 0:
+		return endTopicAlias
+	case p.Retain:
+		return endRetained
+	case p.QoS > 0 && c.limits.version == wire.V5 && !(p.QoS == 2 && c.session.received.has(p.PacketID)):
+		if w.credit--; w.credit < 0 {
+			return endReceiveMax
+		}
+	}
+	if len(w.messages) == cap(w.messages) {
+		if err := c.flush(w); err != nil {
+			return err
+		}
+	}
+	w.messages = w.messages[:len(w.messages)+1]
+	m := &w.messages[len(w.messages)-1]
+	*m = message{
+		topic:   place{uint32(w.at + 2), uint32(len(p.Topic))},
+		payload: place{uint32(w.at + len(body) - len(p.Payload)), uint32(len(p.Payload))},
+		expiry:  p.Props.Expiry, hasExpiry: p.Props.HasExpiry, id: p.PacketID, qos: p.QoS,
+	}
+	if len(p.Props.Raw) > 0 {
+		m.props = w.keep(p.Props.Raw)
+	}
+	c.locate(w, m, p.Topic)
+	w.bytes += len(body)
+	return nil
+}
+
+// locate finds the message's place in the log.
+func (c *conn) locate(w *workspace, m *message, topic []byte) {
+	r := &c.route
+	if !r.known || !bytes.Equal(r.topic, topic) {
+		var key []byte
+		var keyIsTopic, ok bool
+		r.partition, key, keyIsTopic, ok = c.srv.router.Route(topic, r.key[:0])
+		r.bareKey = ok && !keyIsTopic
+		if r.bareKey {
+			r.key = key
+		}
+		r.topic, r.known = append(r.topic[:0], topic...), true
+		if !ok {
+			r.partition = nil
+		}
+	}
+	m.partition, m.bareKey = r.partition, r.bareKey
+	m.local = m.partition == nil && topic[0] != '$'
+	if m.bareKey {
+		m.key = w.keep(r.key)
+	}
+}
+
+// release parses a PUBREL.
+func (c *conn) release(w *workspace, h wire.Header, body []byte) error {
+	id, _, err := wire.ParseAck(h, body, c.limits.version)
+	if err != nil {
+		return err
+	}
+	if len(w.messages) == cap(w.messages) {
+		if err := c.flush(w); err != nil {
+			return err
+		}
+	}
+	w.messages = append(w.messages, message{id: id, release: true})
+	return nil
+}
+
+// flush stores the messages under one lock of the log, queues their acknowledgements, and hands those of QoS 0 on.
+func (c *conn) flush(w *workspace) error {
+	if len(w.messages) == 0 {
+		return nil
+	}
+	began, err := c.begin(w)
+	if err != nil {
+		w.forget()
+		return err
+	}
+	var b batch
+	if began {
+		b = c.store(w)
+	}
+	w.replies = w.replies[:0]
+	for i := range w.messages {
+		m := &w.messages[i]
+		w.replies = m.appendAck(w.replies, c.limits.version)
+	}
+	if len(w.replies) > 0 || b.group != 0 {
+		c.queueAcks(b, w.replies)
+	}
+	c.srv.counters.published.Add(int64(len(w.messages)))
+	if c.srv.tree.Len() > 0 {
+		c.handOn(w)
+	}
+	w.forget()
+	return nil
+}
+
+// begin takes the log's lock if the messages need it. When the log takes none, a version 5 client's are marked as
+// refused, and so are all of QoS 0; an older client has no word for that, so it waits for a while and is closed.
+func (c *conn) begin(w *workspace) (began bool, err error) {
+	need := needOf(w.messages)
+	if need == nothing {
+		return false, nil
+	}
+	if c.writer == nil {
+		c.writer = c.srv.log.NewWriter(c)
+	}
+	var deadline time.Time
+	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+		if need == records {
+			if err = c.writer.Begin(); err == nil {
+				return true, nil
+			}
+			if errors.Is(err, segment.ErrClosed) {
+				return false, err
+			}
+			if c.refuse(w, err) {
+				need = needOf(w.messages)
+			}
+		}
+		if need == nothing {
+			return false, nil
+		}
+		if need == states {
+			if err = c.writer.BeginState(); err == nil {
+				return true, nil
+			}
+		}
+		if errors.Is(err, segment.ErrClosed) {
+			return false, err
+		}
+		if deadline.IsZero() {
+			deadline = time.Now().Add(c.limits.stall)
+			c.prepareToWait()
+		}
+		if time.Now().Add(wait).After(deadline) {
+			return false, endStall
+		}
+		if err := c.pause(wait); err != nil {
+			return false, err
+		}
+	}
+}
+
+// The time between two attempts at a log that takes nothing.
+const (
+	firstRetry   = 20 * time.Millisecond
+	longestRetry = 500 * time.Millisecond
+)
+
+// need is what messages want of the log.
+type need int
+
+const (
+	nothing need = iota
+	states       // changes of state only
+	records
+)
+
+func needOf(messages []message) need {
+	n := nothing
+	for i := range messages {
+		m := &messages[i]
+		switch {
+		case m.dropped:
+		case m.partition != nil && !m.release:
+			return records
+		case m.release || m.qos == 2:
+			n = states
+		}
+	}
+	return n
+}
+
+// refuse marks the messages that the log doesn't take, and says whether none is left that the client must not be refused.
+func (c *conn) refuse(w *workspace, cause error) bool {
+	reason := refusalName(cause)
+	all := true
+	for i := range w.messages {
+		m := &w.messages[i]
+		switch {
+		case m.partition == nil || m.release || m.dropped:
+		case m.qos == 2 && c.repeats(w, i):
+			m.partition = nil // a repeat: the log has it
+		case m.qos == 0 || c.limits.version == wire.V5:
+			m.dropped = true
+			c.srv.drops.Count(m.partition.Topic().Name(), reason, 1)
+		default:
+			all = false
+		}
+	}
+	c.srv.warn(warnRefused, "messages are not stored", "cause", cause)
+	return all
+}
+
+// refusalName is what messages are counted under that the log refused with cause.
+func refusalName(cause error) string {
+	if errors.Is(cause, segment.ErrFull) {
+		return dropFull
+	}
+	return dropUnavailable
+}
+
+// repeats says whether message i has an id that is in use, and stays so until its turn.
+func (c *conn) repeats(w *workspace, i int) bool {
+	id := w.messages[i].id
+	if !c.session.received.has(id) {
+		return false
+	}
+	for j := range w.messages[:i] {
+		if m := &w.messages[j]; m.release && m.id == id {
+			return false
+		}
+	}
+	return true
+}
+
+// store adds the messages to the log, between its Begin and End.
+func (c *conn) store(w *workspace) batch {
+	var b batch
+	s := c.session
+	w.record.Timestamp = w.now.UnixMilli()
+	for i := range w.messages {
+		m := &w.messages[i]
+		switch {
+		case m.dropped:
+			continue
+		case m.release:
+			if m.known = s.received.remove(m.id); m.known {
+				b.frees++
+			}
+			continue
+		case m.qos == 2:
+			if s.received == nil {
+				s.received = new(receivedIDs)
+			}
+			if m.known = !s.received.add(m.id); m.known {
+				continue
+			}
+			b.slots++
+		case m.qos == 1:
+			b.slots++
+			b.frees++
+		}
+		if m.partition != nil {
+			c.fill(w, m)
+			c.writer.Append(m.partition, &w.record)
+		}
+	}
+	if s.received != nil && s.received.changed {
+		w.envelope = s.received.save(c.writer, s.id, w.envelope)
+	}
+	b.size = int64(w.bytes)
+	b.group = c.writer.End()
+	return b
+}
+
+// fill makes the workspace's record that of m.
+func (c *conn) fill(w *workspace, m *message) {
+	topic := m.topic.in(w.source)
+	w.record.Key, w.record.Value = topic, m.payload.in(w.source)
+	w.headers[0].Value = c.envelope(w, m)
+	w.record.Headers = w.headers[:1]
+	if m.bareKey {
+		w.record.Key = m.key.in(w.arena)
+		w.headers[1].Value = topic
+		w.record.Headers = w.headers[:2]
+	}
+}
+
+// envelope is the message's envelope. Most have one of three, by QoS.
+func (c *conn) envelope(w *workspace, m *message) []byte {
+	plain := !m.hasExpiry && m.props.size == 0
+	if plain && c.fixed[m.qos] != nil {
+		return c.fixed[m.qos]
+	}
+	e := record.Envelope{
+		QoS: m.qos, Incarnation: c.srv.options.Incarnation, ClientID: c.session.idBytes,
+		HasExpiry: m.hasExpiry, ExpirySeconds: m.expiry, Properties: m.props.in(w.arena),
+	}
+	if plain {
+		c.fixed[m.qos] = e.Append(nil)
+		return c.fixed[m.qos]
+	}
+	w.envelope = e.Append(w.envelope[:0])
+	return w.envelope
+}
+
+// handOn gives the messages that the log's readers won't see to their subscribers.
+func (c *conn) handOn(w *workspace) {
+	for i := range w.messages {
+		m := &w.messages[i]
+		topic := m.topic.in(w.source)
+		if m.release || m.dropped || m.known || m.qos > 0 && !m.local || topic[0] == '$' {
+			continue
+		}
+		c.srv.deliver(&w.delivery, &incoming{
+			topic: topic, payload: m.payload.in(w.source), props: m.props.in(w.arena), publisher: c.session.id,
+			partition: m.partition, offset: noOffset,
+			qos: m.qos, hasExpiry: m.hasExpiry, expiry: m.expiry,
+		})
+	}
+	c.srv.flushTouched(&w.delivery)
+}
