@@ -12,6 +12,9 @@ import (
 // batches of a few records hardly compress.
 const mergeBytes = 64 << 10
 
+// keepScratchBytes is how large the one buffer that batches are compressed into may be and stay.
+const keepScratchBytes = 1 << 20
+
 // appendLoop moves durable batches from memory to segments, the fullest partition first, until the log closes.
 func (l *Log) appendLoop() {
 	defer close(l.appendDone)
@@ -108,7 +111,7 @@ func (l *Log) appendTail(p *Partition) error {
 	}
 	p.mu.Lock()
 	n := p.flushing.bytes()
-	p.flushing.empty(l.keepBytes())
+	p.flushing.empty(&l.free)
 	p.mu.Unlock()
 	l.memory.add(-n)
 	l.checkBudget()
@@ -154,7 +157,7 @@ func (l *Log) appendMerged(p *Partition, batches []record.Batch) error {
 	if err != nil {
 		return fmt.Errorf("merge batches of %s at offset %d: %w", p, batches[0].BaseOffset(), err)
 	}
-	if cap(out) <= 4*mergeBytes {
+	if cap(out) <= keepScratchBytes {
 		l.scratch = out
 	}
 	if base := record.Batch(out).BaseOffset(); base > p.chain.NextOffset() {
@@ -183,7 +186,7 @@ func (l *Log) restartChain(p *Partition) error {
 	p.mu.Unlock()
 	var t tail
 	appendRun := func() error {
-		defer t.empty(l.keepBytes())
+		defer t.empty(&l.free)
 		return l.appendSpans(p, &t)
 	}
 	_, err := l.journal.Replay(l.store.OldestLSN(), func(_ uint64, e *journal.Entry) error {

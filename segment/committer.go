@@ -227,7 +227,7 @@ func (l *Log) rollIfAsked() {
 // publish makes a durable group visible: batches, high watermarks, state.
 func (l *Log) publish(g *group) {
 	for i, p := range g.parts {
-		p.publish(g.batches[i])
+		p.publish(g.batches[i], &l.free)
 		l.memory.add(len(g.batches[i]))
 	}
 	if g.count > 0 {

@@ -61,6 +61,7 @@ type Log struct {
 
 	overlay     *overlay
 	memory      *gate
+	free        buffers
 	watchers    watchers
 	checkpoints *checkpoints
 	used        atomic.Int64 // bytes of segments and indexes
@@ -196,8 +197,8 @@ func (l *Log) Topics() []*Topic {
 	return topics
 }
 
-// keepBytes is how much of a partition's buffer is kept for the next group. There are two builders and two tails a
-// partition: together they stay below 8 MiB, however many partitions there are.
+// keepBytes is how much of a builder's buffer is kept for the next group. There are two a partition: together they stay
+// below 4 MiB, however many partitions there are.
 func (l *Log) keepBytes() int {
 	return min(max((2<<20)/max(1, len(l.allPartitions())), 16<<10), 512<<10)
 }

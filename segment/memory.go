@@ -43,6 +43,40 @@ func (g *gate) wait(stop <-chan struct{}) {
 	}
 }
 
+// buffers are empty ones for the next tail, whichever partition's it is: under load they would otherwise be most of what
+// the collector has to do.
+type buffers struct {
+	mu    sync.Mutex
+	free  [][]byte
+	bytes int // capacity of all in free
+	limit int // of bytes
+}
+
+// get returns an empty buffer, perhaps nil.
+func (b *buffers) get() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.free) == 0 {
+		return nil
+	}
+	last := len(b.free) - 1
+	buf := b.free[last]
+	b.free[last] = nil
+	b.free = b.free[:last]
+	b.bytes -= cap(buf)
+	return buf
+}
+
+// put takes a buffer that nobody uses any more, and lets go of it if there are enough.
+func (b *buffers) put(buf []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if cap(buf) > 0 && b.bytes+cap(buf) <= b.limit {
+		b.free = append(b.free, buf[:0])
+		b.bytes += cap(buf)
+	}
+}
+
 // watchers are told of commits.
 type watchers struct {
 	mu   sync.Mutex

@@ -111,9 +111,13 @@ func (p *Partition) Read(dst []byte, offset int64, maxBytes int) ([]byte, error)
 	return p.chain.Read(dst, offset, maxBytes, high)
 }
 
-// publish makes a durable batch readable and moves the high watermark. By the committer only.
-func (p *Partition) publish(b record.Batch) {
+// publish makes a durable batch readable and moves the high watermark. By the committer only. A tail that was empty
+// begins in one of the free buffers.
+func (p *Partition) publish(b record.Batch, free *buffers) {
 	p.mu.Lock()
+	if p.filling.buf == nil {
+		p.filling.buf = free.get()
+	}
 	p.filling.add(b)
 	p.waiting.Store(int64(p.filling.bytes()))
 	p.next = b.NextOffset()
@@ -177,13 +181,11 @@ func (t *tail) read(dst []byte, offset int64, maxBytes int) []byte {
 // batch is the bytes of one span.
 func (t *tail) batch(s span) record.Batch { return record.Batch(t.buf[s.pos:s.end]) }
 
-// empty gives the tail's buffers back to the next user, unless they have grown large.
-func (t *tail) empty(keepBytes int) {
-	if cap(t.buf) > keepBytes {
-		t.buf = nil
-	}
+// empty gives the tail's buffer to free.
+func (t *tail) empty(free *buffers) {
+	free.put(t.buf)
+	t.buf, t.spans = nil, t.spans[:0]
 	if cap(t.spans) > 1024 {
 		t.spans = nil
 	}
-	t.buf, t.spans = t.buf[:0], t.spans[:0]
 }

@@ -68,6 +68,7 @@ func newLog(o Options) *Log {
 		encoder:        record.NewEncoder(),
 		overlay:        newOverlay(),
 		memory:         newGate(o.MemoryBytes),
+		free:           buffers{limit: 2 * o.MemoryBytes},
 		checkpoints:    newCheckpoints(),
 		wake:           make(chan struct{}, 1),
 		appendWake:     make(chan struct{}, 1),
@@ -356,7 +357,7 @@ func (l *Log) replayBatch(e *journal.Entry) error {
 		}
 	}
 	l.recovered.Records += int64(b.Count())
-	p.publish(b)
+	p.publish(b, &l.free)
 	l.memory.add(len(b))
 	if p.waiting.Load() >= int64(l.o.AppendBytes) || l.memory.used() >= l.o.MemoryBytes {
 		return l.appendPartition(p)
