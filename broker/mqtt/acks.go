@@ -14,6 +14,7 @@ import (
 type ackQueue struct {
 	newest    uint64 // last group that acknowledgements were queued for
 	committed uint64 // last group that Committed was called for
+	failed    bool   // a group was given up: nothing is acknowledged any more
 	groups    [2]ackGroup
 }
 
@@ -45,6 +46,9 @@ func (c *conn) queueAcks(b batch, packets []byte) {
 	c.received.Add(b.slots)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.acks.failed {
+		return
+	}
 	if b.group > c.acks.committed {
 		c.acks.newest = b.group
 		g := &c.acks.groups[b.group&1]
@@ -75,13 +79,11 @@ func (c *conn) Committed(group uint64, err error) {
 	g.frees, g.inflight = 0, 0
 	if err != nil {
 		// Nothing of it was stored: the client has to send it again, in a new connection.
-		c.acks.groups = [2]ackGroup{}
+		c.acks.groups, c.acks.failed = [2]ackGroup{}, true
 		c.killLocked(endStorage)
 		return
 	}
-	if c.cause.Load() != endStorage {
-		c.sendLocked(g.packets)
-	}
+	c.sendLocked(g.packets)
 	g.packets = g.packets[:0]
 	if cap(g.packets) > keepAckBytes {
 		g.packets = nil

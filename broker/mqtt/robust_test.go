@@ -159,6 +159,31 @@ func TestFailedCommit(t *testing.T) {
 	}
 }
 
+// The committer may give a group up before its acknowledgements are queued, and another cause may have come first.
+func TestFailedCommitBeforeItsAcknowledgements(t *testing.T) {
+	b := start(t)
+	c := b.connect(connectOptions{version: wire.V5, id: "a"})
+	b.mu.Lock()
+	for conn := range b.conns {
+		conn.mu.Lock()
+		conn.cause.Store(endTakenOver)
+		conn.mu.Unlock()
+		conn.Committed(1000, errDisk)
+		conn.queueAcks(batch{group: 1000, size: 10, slots: 1, frees: 1}, wire.AppendPuback(nil, wire.V5, 1, wire.Success))
+		conn.stream.unblock()
+	}
+	b.mu.Unlock()
+	for {
+		p, err := c.next(patience)
+		if err != nil {
+			return
+		}
+		if p.kind == wire.PUBACK {
+			t.Fatal("acknowledged although the group failed")
+		}
+	}
+}
+
 func TestQueuedMessagesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{options: DefaultOptions(), epoch: time.Now(), drops: new(admission.Drops)}
