@@ -17,17 +17,18 @@ import (
 // block of its own:
 //
 //	 0   8  magic "SLUICEJN"
-//	 8   4  CRC-32C of bytes 12 to 47
+//	 8   4  CRC-32C of bytes 12 to 55
 //	12   4  format version, 1
 //	16   8  epoch: a random number for this use, part of each frame's checksum
 //	24   8  LSN of the first frame
 //	32   8  last valid LSN of the file before; frames beyond it there are void
 //	40   8  bytes of the file
+//	48   8  LSN up to which checkpoints covered everything when this use began: frames up to it may be missing
 //
 // The frames follow at byte 8192. Files are told apart by their headers; names mean nothing and never change.
 const (
 	headerMagic   = "SLUICEJN"
-	headerBytes   = 48
+	headerBytes   = 56
 	framesAt      = 2 * blockBytes
 	formatVersion = 1
 	fileSuffix    = ".journal"
@@ -49,6 +50,7 @@ type header struct {
 	firstLSN uint64
 	prevLSN  uint64 // last valid LSN of the file before
 	size     int64
+	covered  uint64 // LSN up to which frames were not needed any more
 }
 
 func (h header) encode() []byte {
@@ -59,6 +61,7 @@ func (h header) encode() []byte {
 	binary.BigEndian.PutUint64(b[24:], h.firstLSN)
 	binary.BigEndian.PutUint64(b[32:], h.prevLSN)
 	binary.BigEndian.PutUint64(b[40:], uint64(h.size))
+	binary.BigEndian.PutUint64(b[48:], h.covered)
 	binary.BigEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerBytes], castagnoli))
 	copy(b[blockBytes:], b[:headerBytes])
 	return b
@@ -79,6 +82,7 @@ func parseHeader(b []byte, path string) (h header, ok bool, err error) {
 			firstLSN: binary.BigEndian.Uint64(c[24:]),
 			prevLSN:  binary.BigEndian.Uint64(c[32:]),
 			size:     int64(binary.BigEndian.Uint64(c[40:])),
+			covered:  binary.BigEndian.Uint64(c[48:]),
 		}, true, nil
 	}
 	return h, false, nil

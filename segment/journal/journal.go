@@ -40,6 +40,7 @@ type Journal struct {
 	current *file   // being written
 	lastLSN uint64  // of the last frame that is durable
 	nextLSN uint64  // never given twice, not even after a failure
+	covered uint64  // LSN up to which checkpoints cover everything
 	written int64   // bytes written in this process life, headers and padding included
 }
 
@@ -108,7 +109,7 @@ func (j *Journal) use(keep int, prevLSN uint64) error {
 	}
 	i := slices.IndexFunc(j.files, func(f *file) bool { return !f.used && f.failed == nil })
 	f := j.files[i]
-	h := header{epoch: newEpoch(), firstLSN: j.nextLSN, prevLSN: prevLSN, size: j.o.FileBytes}
+	h := header{epoch: newEpoch(), firstLSN: j.nextLSN, prevLSN: prevLSN, size: j.o.FileBytes, covered: j.covered}
 	j.mu.Unlock()
 
 	_, err := f.f.WriteAt(h.encode(), 0)
@@ -191,6 +192,7 @@ func (j *Journal) LastLSN() uint64 {
 // everything. A file that failed is removed.
 func (j *Journal) Release(covered uint64) {
 	j.mu.Lock()
+	j.covered = max(j.covered, covered)
 	var gone []*file
 	j.files = slices.DeleteFunc(j.files, func(f *file) bool {
 		if f == j.current || (f.used && f.lastLSN > covered) {

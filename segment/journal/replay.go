@@ -59,7 +59,9 @@ func (j *Journal) Replay(after uint64, fn func(lsn uint64, e *Entry) error) (Rep
 	return r, err
 }
 
-// ReplayDir is Replay for a directory that another process may be writing to. It takes no lock and writes nothing.
+// ReplayDir is Replay of all that checkpoints don't cover, for a directory that another process may be writing to. It takes
+// no lock and writes nothing. While it reads, files may be recycled that it has not come to yet: then the segments have
+// what it misses, and the report may call it damage.
 func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Report, error) {
 	files, err := openFiles(fs, dir, false)
 	if err != nil {
@@ -67,11 +69,11 @@ func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Repo
 	}
 	defer closeFiles(files)
 	var chain []*file
-	after := uint64(math.MaxUint64) // nothing is missing before the first file that is there
+	after := uint64(0)
 	for _, f := range files {
 		if f.used {
 			chain = append(chain, f)
-			after = min(after, f.header.firstLSN-1)
+			after = max(after, f.header.covered)
 		}
 	}
 	r, _, err := replay(chain, after, fn)
