@@ -273,6 +273,20 @@ func TestIndexEntries(t *testing.T) {
 	}
 }
 
+func TestPendingIndexIsBounded(t *testing.T) {
+	b := newBench(t)
+	b.o.SegmentBytes, b.o.IndexIntervalBytes = 1<<30, 1
+	c, _ := b.open(0)
+	for range 4 * pendingEntries {
+		b.append(c, []record.Batch{makeBatch(c.NextOffset(), 1, 20, 1)})
+		if n := len(c.active.seg.pending); n > pendingEntries {
+			t.Fatalf("%d entries in memory", n)
+		}
+	}
+	b.sync(c)
+	b.verify()
+}
+
 func TestReadAllocatesNothing(t *testing.T) {
 	b := newBench(t)
 	b.o.SegmentBytes, b.o.IndexIntervalBytes = 1<<20, 4096

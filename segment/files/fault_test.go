@@ -197,7 +197,7 @@ func singleFault(t *testing.T, f *faults, list []record.Batch) bool {
 	}
 	o.sync(len(list) - 1)
 	o.read(list)
-	if f.hit != "" && o.errs == 0 && f.op == vfs.OpSync {
+	if f.hit != "" && o.errs == 0 && (f.op == vfs.OpSync || f.op == vfs.OpSyncDir) {
 		t.Errorf("%s %d (%s) failed and nobody heard of it", f.op, f.at, f.hit)
 	}
 	if len(f.again) > 0 {
@@ -442,6 +442,15 @@ func TestRestartBeforeFirstSync(t *testing.T) {
 			t.Fatalf("next %d, synced %d, want %d", c.NextOffset(), c.SyncedOffset(), end)
 		}
 		b.wantContent(c, list[:n])
+		var size int64
+		segs, _ := os.ReadDir(b.o.Dir)
+		for _, e := range segs {
+			info, _ := e.Info()
+			size += info.Size()
+		}
+		if c.Bytes() != size {
+			t.Errorf("Bytes %d, on disk %d", c.Bytes(), size)
+		}
 		b.append(c, list[n:])
 		b.sync(c)
 		b.wantContent(c, list)

@@ -139,13 +139,14 @@ func readAll(c *Chain, from int64, maxBytes int) ([]byte, error) {
 
 func (b *bench) wantContent(c *Chain, want []record.Batch) {
 	b.Helper()
-	from := c.StartOffset()
-	got, err := readAll(c, from, 1500)
-	if err != nil {
-		b.Fatalf("read: %v", err)
-	}
-	if !bytes.Equal(got, joined(want)) {
-		b.Fatalf("read %d bytes from offset %d, want %d others", len(got), from, len(joined(want)))
+	for _, maxBytes := range []int{1500, 1 << 20} {
+		got, err := readAll(c, c.StartOffset(), maxBytes)
+		if err != nil {
+			b.Fatalf("read: %v", err)
+		}
+		if !bytes.Equal(got, joined(want)) {
+			b.Fatalf("read %d bytes from offset %d, want %d others", len(got), c.StartOffset(), len(joined(want)))
+		}
 	}
 }
 

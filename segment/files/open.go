@@ -12,7 +12,7 @@ import (
 	"github.com/sluicemq/sluice/internal/vfs"
 )
 
-// NoRecoveryPoint is the end for Open when the recovery point says nothing of the partition.
+// NoRecoveryPoint is the end for Open when there is no recovery point and no journal for the partition.
 const NoRecoveryPoint = int64(-1)
 
 // Recovery is what Open found and did.
@@ -47,8 +47,9 @@ type Damage struct {
 // that begin beyond are set aside, for the journal to append again: it must reach back to end. Valid batches after a
 // bad one are damage, not a torn tail; the cut part is kept in a side file then.
 //
-// With NoRecoveryPoint, when nothing is known (the state was lost, or the topic is younger than the last checkpoint),
-// all is scanned and everything valid is kept, whatever holes are between.
+// A topic made since the recovery point has end 0: the journal has all of it. Without a recovery point end is the first
+// offset that the journal has of the partition. NoRecoveryPoint is for when it has none: all is scanned and everything
+// valid is kept, with whatever damage and holes between, which no journal could fill any more.
 //
 // NextOffset is then what the files hold, below end if something was lost. What was scanned counts as synced only
 // after the next Sync: a predecessor may have left it in the page cache. An error of Open means that the

@@ -17,8 +17,8 @@ const minRead = 4096
 
 // Read appends whole batches to dst: from the one that holds offset (or, where offset falls into a hole, the next one)
 // up to about maxBytes, but at least one, and none with offsets at or beyond upTo. All come from one segment. The CRC
-// of each is verified. dst is returned unchanged when there is nothing to read: offset is NextOffset, or no batch
-// ends below upTo.
+// of each is verified. dst is returned unchanged when there is nothing to read: offset is NextOffset, or lies in a hole
+// with nothing behind it yet, or no batch ends below upTo.
 //
 // The error is ErrOffsetOutOfRange, a *DamageError (go on at its Resume, or get the records elsewhere), or of the file
 // system. Usually a read is one pread into dst's spare capacity and allocates nothing if that is maxBytes and an index
