@@ -224,7 +224,7 @@ func (l *Log) CreateTopic(o TopicOptions) (*Topic, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, _, err := l.openTopic(o, id, nil)
+	t, _, err := l.openTopic(o, id, nil, 0)
 	if err != nil {
 		return nil, err
 	}

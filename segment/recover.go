@@ -188,7 +188,7 @@ func (l *Log) openTopics() error {
 		l.recovered.Damages = append(l.recovered.Damages, "topics in the state: "+err.Error())
 	}
 	for _, k := range topics {
-		if err := l.recoverTopic(k.o, k.id, ends); err != nil {
+		if err := l.recoverTopic(k.o, k.id, ends, 0); err != nil {
 			return err
 		}
 	}
@@ -207,7 +207,7 @@ func (l *Log) openNew() error {
 		if err != nil {
 			return err
 		}
-		if err := l.recoverTopic(o, id, nil); err != nil {
+		if err := l.recoverTopic(o, id, nil, 0); err != nil {
 			return err
 		}
 	}
@@ -270,11 +270,34 @@ func splitPartition(dir string) (topic string, id int32, ok bool) {
 func (l *Log) adoptTopic(o TopicOptions, id uint32) error {
 	l.recovered.Notes = append(l.recovered.Notes, fmt.Sprintf("topic %s was not in the state, taken from its %d directories", o.Name, o.Partitions))
 	l.overlay.put(string(topicKey(o.Name)), encodeTopic(id, o))
-	return l.recoverTopic(o, id, nil)
+	ends, err := l.journalStarts(o.Name)
+	if err != nil {
+		return err
+	}
+	return l.recoverTopic(o, id, ends, files.NoRecoveryPoint)
 }
 
-func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64) error {
-	t, recoveries, err := l.openTopic(o, id, ends)
+// journalStarts are the offsets from which on the journal has the topic's partitions: what lies below can only be in
+// the segments, and from there on the journal knows better.
+func (l *Log) journalStarts(topic string) (map[string]int64, error) {
+	starts := map[string]int64{}
+	_, err := l.journal.Replay(0, func(_ uint64, e *journal.Entry) error {
+		if e.Kind != journal.KindBatch || string(e.Topic) != topic {
+			return nil
+		}
+		b, _, err := record.Next(e.Batch)
+		if name := partitionName(topic, e.Partition); err == nil {
+			if _, ok := starts[name]; !ok {
+				starts[name] = b.BaseOffset()
+			}
+		}
+		return nil
+	})
+	return starts, err
+}
+
+func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64, other int64) error {
+	t, recoveries, err := l.openTopic(o, id, ends, other)
 	if err != nil {
 		return err
 	}
@@ -376,7 +399,7 @@ func (l *Log) replayPartition(e *journal.Entry) (*Partition, error) {
 			var id uint32
 			var o TopicOptions
 			if id, o, err = decodeTopic(name, c.value); err == nil {
-				err = l.recoverTopic(o, id, nil)
+				err = l.recoverTopic(o, id, nil, 0)
 			}
 		} else {
 			o := TopicOptions{Name: name, Partitions: max(l.dirs[name], e.Partition+1)}

@@ -70,8 +70,8 @@ func (l *Log) nextTopicID() (uint32, error) {
 }
 
 // openTopic opens the chains of a topic. ends are the offsets up to which its segments were synced, by partition
-// name; nil when nothing is known.
-func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64) (*Topic, []files.Recovery, error) {
+// name, and other is that of the partitions that are not among them: 0 when the journal has all of them.
+func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other int64) (*Topic, []files.Recovery, error) {
 	t := &Topic{name: o.Name, id: id, options: o}
 	segmentBytes := o.SegmentBytes
 	if segmentBytes == 0 {
@@ -82,7 +82,7 @@ func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64) (*Topi
 		p := &Partition{topic: t, id: i}
 		end, ok := ends[p.String()]
 		if !ok {
-			end = files.NoRecoveryPoint
+			end = other
 		}
 		chain, r, err := files.Open(files.Options{
 			FS:           l.o.FS,
