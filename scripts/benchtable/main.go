@@ -117,7 +117,7 @@ func (b *bench) prepare(ctx context.Context, dir string) error {
 		return err
 	}
 	b.sluice, b.mqttload = filepath.Join(b.work, "sluice"), filepath.Join(b.work, "mqttload")
-	if err := b.build(ctx, b.root, nil, "-o", b.sluice, "./cmd/sluice"); err != nil {
+	if err := b.build(ctx, b.root, []string{"CGO_ENABLED=0"}, "-o", b.sluice, "./cmd/sluice"); err != nil {
 		return err
 	}
 	if err := b.build(ctx, filepath.Join(b.root, "scripts", "mqttload"), nil, "-o", b.mqttload, "."); err != nil {
