@@ -58,7 +58,7 @@ type Commit struct {
 // MQTT is the door for sensors.
 type MQTT struct {
 	Listeners []Listener `yaml:"listeners"`
-	// MaxConnections counts network connections over all listeners.
+	// MaxConnections counts connected clients over all listeners. Some more may be on their way to CONNACK.
 	MaxConnections int `yaml:"max_connections"`
 	// MaxPacketBytes bounds one packet of a client, header included.
 	MaxPacketBytes Size `yaml:"max_packet_bytes"`

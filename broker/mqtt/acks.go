@@ -21,7 +21,7 @@ type ackQueue struct {
 // ackGroup is what becomes due with one commit group.
 type ackGroup struct {
 	packets  []byte
-	inflight int64 // bytes of the messages
+	inflight int64 // bytes of the messages and of packets
 	frees    int32 // places in the receive quota
 }
 
@@ -51,20 +51,21 @@ func (c *conn) queueAcks(b batch, packets []byte) {
 	}
 	if b.group > c.acks.committed {
 		c.acks.newest = b.group
-		g := &c.acks.groups[b.group&1]
-		g.packets = append(g.packets, packets...)
-		g.inflight += b.size
-		g.frees += b.frees
-		c.inflight.Add(b.size)
+		c.acks.groups[b.group&1].frees += b.frees
+	} else {
+		c.received.Add(-b.frees)
+		b.size = 0
+	}
+	if !c.acks.open() {
+		c.sendLocked(packets)
 		return
 	}
-	c.received.Add(-b.frees)
-	if c.acks.open() {
-		g := &c.acks.groups[c.acks.newest&1]
-		g.packets = append(g.packets, packets...)
-		return
-	}
-	c.sendLocked(packets)
+	// What waits behind a commit counts, whether it is stored itself or not: a sync may take for ever.
+	waits := b.size + int64(len(packets))
+	g := &c.acks.groups[c.acks.newest&1]
+	g.packets = append(g.packets, packets...)
+	g.inflight += waits
+	c.inflight.Add(waits)
 }
 
 // Committed implements segment.Waiter. Places in the receive quota are free before the acknowledgement leaves: a

@@ -111,10 +111,11 @@ func trim(b []byte) []byte {
 // workspaces hands out at most limit workspaces: with the log at a standstill every publisher holds one, and their
 // number must not be that of the connections.
 type workspaces struct {
-	pool sync.Pool
-	mu   sync.Mutex
-	free sync.Cond // on mu
-	left int       // under mu
+	pool    sync.Pool
+	mu      sync.Mutex
+	free    sync.Cond // on mu
+	left    int       // under mu
+	waiting int       // under mu: callers in get
 }
 
 func newWorkspaces(limit int) *workspaces {
@@ -127,9 +128,11 @@ func newWorkspaces(limit int) *workspaces {
 // get waits for a workspace.
 func (ws *workspaces) get() *workspace {
 	ws.mu.Lock()
+	ws.waiting++
 	for ws.left == 0 {
 		ws.free.Wait()
 	}
+	ws.waiting--
 	ws.left--
 	ws.mu.Unlock()
 	return ws.pool.Get().(*workspace)
@@ -147,6 +150,13 @@ func (ws *workspaces) tryGet() (w *workspace, ok bool) {
 		return nil, false
 	}
 	return ws.pool.Get().(*workspace), true
+}
+
+// short says whether somebody waits for a workspace in vain.
+func (ws *workspaces) short() bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.waiting > 0 && ws.left == 0
 }
 
 // put gives a workspace back.

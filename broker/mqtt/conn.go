@@ -30,7 +30,7 @@ type conn struct {
 	cause       atomic.Pointer[ending] // why it ends; nil: it doesn't
 	waiting     atomic.Int64           // since when it waits for a whole packet, on the server's clock in ns; busy: it doesn't
 	allowance   atomic.Int64           // how long it may, in ns; 0: for ever
-	inflight    atomic.Int64           // bytes of messages that wait for their commit
+	inflight    atomic.Int64           // bytes of messages and acknowledgements that wait for a commit
 	received    atomic.Int32           // places of the receive quota in use
 	replies     atomic.Int32           // bytes of acknowledgements and answers that the socket didn't take yet
 

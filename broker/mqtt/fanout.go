@@ -59,15 +59,20 @@ func (f *fanout) join() (starts map[*segment.Partition]int64) {
 				f.since[p] = p.HighWatermark()
 			}
 		}
-		return nil
 	}
-	for _, r := range f.readers {
-		if end := r.partition.HighWatermark(); r.next.Load() < max(end, f.since[r.partition]) {
-			if starts == nil {
-				starts = make(map[*segment.Partition]int64)
-			}
+	starts = make(map[*segment.Partition]int64)
+	for p, next := range f.since { // of those without a reader yet
+		if end := p.HighWatermark(); next < end {
+			starts[p] = end
+		}
+	}
+	for _, r := range f.readers { // which get to since only after what they are reading now
+		if end := r.partition.HighWatermark(); r.next.Load() < end {
 			starts[r.partition] = end
 		}
+	}
+	if len(starts) == 0 {
+		return nil
 	}
 	return starts
 }

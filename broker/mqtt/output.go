@@ -60,22 +60,27 @@ func (c *conn) queueLocked(p []byte) {
 // flushLocked writes what waits, as far as the socket takes it.
 func (c *conn) flushLocked() {
 	c.out.listed = false
-	if c.out.writing || c.out.closed || len(c.out.buf) == 0 {
-		return
+	for len(c.out.buf) > 0 && !c.out.writing && !c.out.closed {
+		n, err := c.stream.tryWrite(c.out.buf)
+		if err != nil {
+			c.brokenLocked()
+			return
+		}
+		c.srv.queued.Add(-int64(n))
+		if n < len(c.out.buf) {
+			c.out.buf = append(c.out.buf[:0], c.out.buf[n:]...)
+			c.startWriterLocked()
+			return
+		}
+		if c.replies.Load() != 0 {
+			c.replies.Store(0)
+			c.wakeLocked()
+		}
+		c.out.emptied()
+		if c.outbound != nil {
+			c.refillLocked() // a message that found no room behind what is written now has nobody else to send it
+		}
 	}
-	n, err := c.stream.tryWrite(c.out.buf)
-	if err != nil {
-		c.brokenLocked()
-		return
-	}
-	c.srv.queued.Add(-int64(n))
-	if n < len(c.out.buf) {
-		c.out.buf = append(c.out.buf[:0], c.out.buf[n:]...)
-		c.startWriterLocked()
-		return
-	}
-	c.replies.Store(0)
-	c.out.emptied()
 }
 
 // emptied keeps a small buffer for the next time.

@@ -130,7 +130,8 @@ func (c *conn) flush(w *workspace) error {
 }
 
 // begin takes the log's lock if the messages need it. When the log takes none, a version 5 client's are marked as
-// refused, and so are all of QoS 0; an older client has no word for that, so it waits for a while and is closed.
+// refused, and so are all of QoS 0; an older client has no word for that, so it waits for a while and is closed: sooner when
+// others can't be read from because of the workspace that it holds.
 func (c *conn) begin(w *workspace) (began bool, err error) {
 	need := needOf(w.messages)
 	if need == nothing {
@@ -139,7 +140,7 @@ func (c *conn) begin(w *workspace) (began bool, err error) {
 	if c.writer == nil {
 		c.writer = c.srv.log.NewWriter(c)
 	}
-	var deadline time.Time
+	var since time.Time
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
 		if need == records {
 			if err = c.writer.Begin(); err == nil {
@@ -163,11 +164,11 @@ func (c *conn) begin(w *workspace) (began bool, err error) {
 		if errors.Is(err, segment.ErrClosed) {
 			return false, err
 		}
-		if deadline.IsZero() {
-			deadline = time.Now().Add(c.limits.stall)
+		if since.IsZero() {
+			since = time.Now()
 			c.prepareToWait()
 		}
-		if time.Now().Add(wait).After(deadline) {
+		if waited := time.Since(since); waited+wait > c.limits.stall || waited > leastStall && c.srv.workspaces.short() {
 			return false, endStall
 		}
 		if err := c.pause(wait); err != nil {
@@ -176,10 +177,11 @@ func (c *conn) begin(w *workspace) (began bool, err error) {
 	}
 }
 
-// The time between two attempts at a log that takes nothing.
+// The time between two attempts at a log that takes nothing, and how long they go on at least.
 const (
 	firstRetry   = 20 * time.Millisecond
 	longestRetry = 500 * time.Millisecond
+	leastStall   = time.Second // of a connection whose workspace others wait for
 )
 
 // need is what messages want of the log.
@@ -296,7 +298,9 @@ func (c *conn) fill(w *workspace, m *message) {
 	w.headers[0].Value = c.envelope(w, m)
 	w.record.Headers = w.headers[:1]
 	if m.bareKey {
-		w.record.Key = m.key.in(w.arena)
+		if w.record.Key = m.key.in(w.arena); w.record.Key == nil {
+			w.record.Key = []byte{} // a route's key may be empty, but isn't null
+		}
 		w.headers[1].Value = topic
 		w.record.Headers = w.headers[:2]
 	}

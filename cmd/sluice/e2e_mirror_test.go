@@ -27,6 +27,7 @@ func (r *rig) testMirror(t *testing.T) {
 	need(t, "kafka")
 	t.Run("undisturbed", r.testMirrorUndisturbed)
 	t.Run("outages", r.testMirrorOutages)
+	t.Run("kills", r.testMirrorKills)
 }
 
 // testMirrorUndisturbed: with the region up, each message arrives once, also across a clean restart of the gateway.
@@ -94,6 +95,53 @@ func (r *rig) testMirrorOutages(t *testing.T) {
 	p.kill() // the file of acknowledged messages is at most shorter for it
 	got := m.arrived(t)
 	t.Logf("acknowledged %d, in the region %d, repeated by the outages %d", got.Acked, got.Found, got.Duplicates)
+	g.stop(t)
+}
+
+// testMirrorKills: the gateway is killed several times in mid-stream, so that the cursors it comes back with are behind what
+// the region has. Records may arrive twice, then; none may be missing, and none may take the place of another.
+func (r *rig) testMirrorKills(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	k := r.region(t)
+	k.start(t)
+	g := r.gateway(t, k.mirrorTo())
+	g.start(t)
+	m := mirrored{rig: r, g: g, region: k, base: filepath.Dir(g.dir)}
+	const kills = 4
+	p := m.load(t, 1, "-duration", "5m", "-rate", "5000", "-reconnect")
+	before := int64(0)
+	more := func() bool { return m.count(t) > before+200 }
+	for kill := range kills {
+		wait(t, 30*time.Second, fmt.Sprintf("the region gets new records before kill %d", kill+1), more)
+		time.Sleep(time.Duration(random.Int64N(int64(time.Second)))) //lint:sleep any moment may be the worst
+		before = m.count(t)
+		g.kill9(t)
+		g.start(t)
+	}
+	wait(t, 30*time.Second, "the region gets new records after the last kill", more)
+	p.kill() // the file of acknowledged messages is at most shorter for it
+	// Once more when all has arrived: a cursor rides with the next commit, and the last ones have had none. What repeats
+	// for it comes before new records.
+	m.arrived(t)
+	g.kill9(t)
+	g.start(t)
+	if err := m.load(t, 2, "-duration", "1s", "-rate", "5000").wait(t, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	got := m.arrived(t)
+	local := filepath.Join(m.base, "local.txt")
+	g.found(t, local)
+	inLog := r.check(t, m.acked(t), local)
+	wait(t, 30*time.Second, "as many different records in the region as in the log", func() bool {
+		got = m.arrived(t)
+		return got.Found-got.Duplicates >= inLog.Found-inLog.Duplicates
+	})
+	if different := got.Found - got.Duplicates; different != inLog.Found || inLog.Duplicates > 0 {
+		t.Errorf("%d different records in the region, %d in the log, of them %d twice", different, inLog.Found, inLog.Duplicates)
+	}
+	t.Logf("acknowledged %d, in the log %d, in the region %d, repeated by %d kills %d", got.Acked, inLog.Found, got.Found, kills+1, got.Duplicates)
 	g.stop(t)
 }
 
