@@ -49,19 +49,22 @@ func (l *Log) kickAppender() {
 	}
 }
 
-// fullest is the partition to append next, or nil if none has enough to be worth it.
+// fullest is the partition to append next, or nil if none has enough to be worth it. One that failed is tried again after
+// the others: while it fails no writer can add to it, and nothing else would remind us of it.
 func (l *Log) fullest() *Partition {
-	var best *Partition
+	var best, failed *Partition
 	most := int64(0)
 	for _, p := range l.allPartitions() {
-		if n := p.waiting.Load(); n > most {
+		if p.failing.Load() {
+			failed = p
+		} else if n := p.waiting.Load(); n > most {
 			best, most = p, n
 		}
 	}
 	if most >= int64(l.o.AppendBytes) || (l.memory.used() > l.o.MemoryBytes/2 && most > 0) {
 		return best
 	}
-	return nil
+	return failed
 }
 
 // appendPartition appends everything that the partition has in memory to its segment. On an error it stays readable
@@ -69,7 +72,39 @@ func (l *Log) fullest() *Partition {
 func (l *Log) appendPartition(p *Partition) error {
 	p.chainMu.Lock()
 	defer p.chainMu.Unlock()
+	err := l.appendLocked(p)
+	l.countLocked(p)
+	if err != nil {
+		if !p.failing.Swap(true) {
+			l.failing.Add(1)
+		}
+		l.refuse(causeSegments, &refusal{ErrUnavailable, err})
+		return err
+	}
+	if p.failing.Swap(false) {
+		l.failing.Add(-1)
+	}
+	if l.failing.Load() == 0 {
+		l.refuse(causeSegments, nil)
+	}
+	return nil
+}
+
+// countLocked brings the bytes of all segments up to date. p.chainMu is held.
+func (l *Log) countLocked(p *Partition) {
+	bytes := p.chain.Bytes()
+	l.used.Add(bytes - p.counted)
+	p.counted = bytes
+}
+
+// appendLocked is appendPartition with p.chainMu held.
+func (l *Log) appendLocked(p *Partition) error {
 	for {
+		if p.rewriting || p.chain.Poisoned() != nil {
+			if err := l.restartChain(p); err != nil {
+				return err
+			}
+		}
 		p.mu.Lock()
 		if len(p.flushing.spans) == 0 { // else an attempt failed before
 			p.filling, p.flushing = p.flushing, p.filling
@@ -81,33 +116,21 @@ func (l *Log) appendPartition(p *Partition) error {
 			return nil
 		}
 		if err := l.appendTail(p); err != nil {
-			l.refuse(causeSegments, &refusal{ErrUnavailable, err})
 			return err
 		}
-		l.refuse(causeSegments, nil)
 	}
 }
 
 // appendTail appends p.flushing, which nobody else changes while chainMu is held, and empties it.
 func (l *Log) appendTail(p *Partition) error {
-	if p.chain.Poisoned() != nil {
-		if err := l.restartChain(p); err != nil {
-			return err
+	err := l.appendSpans(p, &p.flushing)
+	if err != nil && p.chain.Poisoned() != nil {
+		if err = l.restartChain(p); err == nil {
+			err = l.appendSpans(p, &p.flushing)
 		}
 	}
-	before := p.chain.Bytes()
-	err := l.appendSpans(p, &p.flushing)
-	l.used.Add(p.chain.Bytes() - before)
 	if err != nil {
-		if p.chain.Poisoned() == nil {
-			return err
-		}
-		if err := l.restartChain(p); err != nil {
-			return err
-		}
-		if err := l.appendSpans(p, &p.flushing); err != nil {
-			return err
-		}
+		return err
 	}
 	p.mu.Lock()
 	n := p.flushing.bytes()
@@ -146,7 +169,7 @@ func (l *Log) appendSpans(p *Partition, t *tail) error {
 
 // appendMerged appends consecutive batches as one. Log.encoding is held.
 func (l *Log) appendMerged(p *Partition, batches []record.Batch) error {
-	codec := p.topic.options.Compression
+	codec := p.topic.Compression()
 	out, err := l.scratch[:0], error(nil)
 	switch {
 	case len(batches) > 1:
@@ -160,7 +183,9 @@ func (l *Log) appendMerged(p *Partition, batches []record.Batch) error {
 	if cap(out) <= keepScratchBytes {
 		l.scratch = out
 	}
-	if base := record.Batch(out).BaseOffset(); base > p.chain.NextOffset() {
+	if base, next := record.Batch(out).BaseOffset(), p.chain.NextOffset(); base > next {
+		// Recovery has reported what is missing from the journal. Without it this is a journal that can't be read back.
+		l.log.Error("records are lost, going on behind them", "partition", p.String(), "from", next, "to", base)
 		if err := p.chain.SkipTo(base); err != nil {
 			return err
 		}
@@ -169,10 +194,14 @@ func (l *Log) appendMerged(p *Partition, batches []record.Batch) error {
 }
 
 // restartChain goes on in a new segment after a write or sync of the old one failed: what wasn't synced there may be
-// gone, so everything from the synced end on comes out of the journal again. p.chainMu is held.
+// gone, so everything from the synced end on comes out of the journal again. Until all of it is there, nothing else may be
+// appended: the chain would take it for a hole that has to be. An attempt that failed is continued. p.chainMu is held.
 func (l *Log) restartChain(p *Partition) error {
-	l.log.Error("segment write failed, rewriting it from the journal", "partition", p.String(), "error", p.chain.Poisoned())
-	l.counters.segmentRestarts.Add(1)
+	if err := p.chain.Poisoned(); err != nil {
+		l.log.Error("segment write failed, rewriting it from the journal", "partition", p.String(), "error", err)
+		l.counters.segmentRestarts.Add(1)
+	}
+	p.rewriting = true
 	if err := p.chain.Restart(); err != nil {
 		return fmt.Errorf("begin a new segment of %s: %w", p, err)
 	}
@@ -210,5 +239,6 @@ func (l *Log) restartChain(p *Partition) error {
 	if next := p.chain.NextOffset(); next < upTo {
 		return fmt.Errorf("rewrite %s from the journal: it ends at offset %d, %d is needed", p, next, upTo)
 	}
+	p.rewriting = false
 	return nil
 }

@@ -93,13 +93,21 @@ func (l *Log) orderCheckpoint(lsn uint64, clean bool) {
 	for _, p := range l.allPartitions() {
 		c.ends[p] = p.next
 	}
+	l.checkpoints.put(c, l.overlay)
+}
+
+// storeLazy lets the changes that cause no sync of their own ride along with the checkpoint that is ordered next. Not while
+// a group is sealed or holds changes: its older values would come after them.
+func (l *Log) storeLazy() {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.active.count > 0 {
+		return // they go with it
+	}
 	for key, value := range l.lazy {
 		l.overlay.put(key, value)
 	}
 	clear(l.lazy)
-	l.mu.Unlock()
-	l.checkpoints.put(c, l.overlay)
 }
 
 // checkpointLoop makes checkpoints: as ordered, and when the last one is too old, until the log closes.
@@ -144,6 +152,7 @@ func (l *Log) checkpointLoop() {
 
 // checkpointNow makes a checkpoint while neither committer nor checkpointer runs.
 func (l *Log) checkpointNow(lsn uint64) error {
+	l.storeLazy()
 	l.orderCheckpoint(lsn, true)
 	err := l.checkpoint(l.checkpoints.take(l.overlay))
 	l.checkpoints.finish(err)
@@ -191,21 +200,22 @@ func (l *Log) settle(p *Partition, end int64) error {
 		return nil
 	}
 	for attempt := 0; ; attempt++ {
-		if err := l.appendPartition(p); err != nil {
+		if err := l.appendPartition(p); err != nil { // which also mends what a failed sync spoilt
 			return fmt.Errorf("append to %s: %w", p, err)
 		}
 		err := p.chain.Sync()
-		if err == nil {
+		p.chainMu.Lock()
+		l.countLocked(p)
+		p.chainMu.Unlock()
+		synced := p.chain.SyncedOffset()
+		if err == nil && synced >= end {
 			return nil
 		}
-		if attempt > 0 || p.chain.Poisoned() == nil {
-			return fmt.Errorf("sync %s: %w", p, err)
+		if err == nil { // the appender is just rewriting the segment
+			err = fmt.Errorf("it ends at offset %d, %d is needed", synced, end)
 		}
-		p.chainMu.Lock()
-		err = l.restartChain(p)
-		p.chainMu.Unlock()
-		if err != nil {
-			return err
+		if attempt > 0 {
+			return fmt.Errorf("sync %s: %w", p, err)
 		}
 	}
 }

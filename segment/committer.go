@@ -139,8 +139,8 @@ func (l *Log) persist() error {
 			l.refuse(causeJournal, nil)
 			return nil
 		}
-		if errors.Is(err, ErrClosed) {
-			return err
+		if errors.Is(err, ErrClosed) || errors.Is(err, journal.ErrTooLarge) {
+			return err // the latter would never fit, and must not keep all others waiting
 		}
 		l.refuse(causeJournal, &refusal{ErrUnavailable, err})
 		select {
@@ -158,8 +158,8 @@ func (l *Log) tryPersist() error {
 		}
 	}
 	_, err := l.journal.Append(&l.frame)
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, journal.ErrTooLarge) {
+		return err
 	}
 	l.log.Error("journal write failed, going on in the spare file", "error", err)
 	l.counters.journalFailures.Add(1)
@@ -181,7 +181,8 @@ func (l *Log) tryPersist() error {
 // roll goes on in the next journal file and orders a checkpoint of everything before it. It waits until a file is
 // free.
 func (l *Log) roll() error {
-	for {
+	retry := minRetry
+	for ordered := 0; ; {
 		done := l.checkpoints.completed()
 		cut, err := l.journal.Roll()
 		if err == nil {
@@ -195,6 +196,16 @@ func (l *Log) roll() error {
 			l.refuse(causeJournal, &refusal{ErrUnavailable, fmt.Errorf("the journal is full: %w", err)})
 		}
 		if l.checkpoints.idle() { // one more lets the older state file catch up, which frees a file
+			if ordered++; ordered > 2 {
+				// Nothing is left to be freed, and no file can be made: checkpoints in a row would only wear the flash out.
+				l.refuse(causeJournal, &refusal{ErrUnavailable, fmt.Errorf("the journal has too few files and can't grow: %w", err)})
+				select {
+				case <-time.After(retry):
+					retry = min(2*retry, maxRetry)
+				case <-l.stop:
+					return &refusal{ErrClosed, err}
+				}
+			}
 			l.orderCheckpoint(l.journal.LastLSN(), false)
 		}
 		select {
@@ -205,8 +216,8 @@ func (l *Log) roll() error {
 	}
 }
 
-// rollIfAsked begins a new journal file for a checkpoint by time or by pending state. Not now if none is free:
-// then a checkpoint is under way anyway.
+// rollIfAsked begins a new journal file for a checkpoint by time or by pending state. If none is free, and no checkpoint
+// is under way to change that, the checkpoint is made without: it lets the journal grow again.
 func (l *Log) rollIfAsked() {
 	l.mu.Lock()
 	asked := l.rollWanted
@@ -217,19 +228,17 @@ func (l *Log) rollIfAsked() {
 	}
 	cut, err := l.journal.Roll()
 	switch {
-	case err == nil:
+	case err == nil || errors.Is(err, journal.ErrNoFreeFile) && l.checkpoints.idle():
+		l.storeLazy()
 		l.orderCheckpoint(cut, false)
 	case !errors.Is(err, journal.ErrNoFreeFile):
 		l.log.Warn("journal can't begin a new file for a checkpoint, trying again later", "error", err)
 	}
 }
 
-// publish makes a durable group visible: batches, high watermarks, state.
+// publish makes a durable group visible: state, batches, high watermarks. Whoever sees a record sees the state that
+// belongs to it.
 func (l *Log) publish(g *group) {
-	for i, p := range g.parts {
-		p.publish(g.batches[i], &l.free)
-		l.memory.add(len(g.batches[i]))
-	}
 	if g.count > 0 {
 		if err := l.overlay.apply(g.changes, g.count); err != nil {
 			panic("segment: state changes of a group don't decode: " + err.Error())
@@ -237,6 +246,10 @@ func (l *Log) publish(g *group) {
 		if l.overlay.pendingBytes() > maxPendingState {
 			l.askForRoll()
 		}
+	}
+	for i, p := range g.parts {
+		p.publish(g.batches[i], &l.free)
+		l.memory.add(len(g.batches[i]))
 	}
 	l.kickAppender()
 }

@@ -36,8 +36,8 @@ func (l *Log) Cursor(p *Partition, owner string) (offset int64, data []byte, ok 
 }
 
 // raiseToCursors makes each partition's next offset at least that of every cursor in it (recovery only).
-func (l *Log) raiseToCursors() error {
-	return l.Range([]byte(cursorPrefix), func(key, value []byte) bool {
+func (l *Log) raiseToCursors() (failed error) {
+	err := l.Range([]byte(cursorPrefix), func(key, value []byte) bool {
 		parts := bytes.Split(key[len(cursorPrefix):], []byte("/"))
 		if len(parts) < 3 || len(value) < 8 {
 			return true
@@ -47,14 +47,11 @@ func (l *Log) raiseToCursors() error {
 		if t == nil || err != nil || id < 0 || id >= len(t.partitions) {
 			return true
 		}
-		p := t.partitions[id]
-		if offset := int64(binary.BigEndian.Uint64(value)); offset > p.next {
-			l.log.Warn("records that a reader has seen are gone; going on behind them", "partition", p.String(),
-				"owner", string(parts[2]), "from", p.next, "to", offset)
-			l.recovered.Notes = append(l.recovered.Notes, fmt.Sprintf("%s: offsets %d to %d are gone, a reader has seen them", p, p.next, offset-1))
-			p.next = offset
-			p.high.Store(offset)
-		}
-		return true
+		failed = l.raise(t.partitions[id], int64(binary.BigEndian.Uint64(value)), fmt.Sprintf("%s has seen them", parts[2]))
+		return failed == nil
 	})
+	if err != nil {
+		l.damaged("cursors in the state: %v", err)
+	}
+	return failed
 }

@@ -30,6 +30,7 @@ type Log struct {
 	handles   *files.Handles
 	budget    int64
 	recovered Recovery
+	cuts      []cutTail        // during Open
 	dirs      map[string]int32 // topics that have directories, with their number of partitions, at Open
 
 	mu         sync.Mutex // taken once for each read of a connection
@@ -65,6 +66,7 @@ type Log struct {
 	watchers    watchers
 	checkpoints *checkpoints
 	used        atomic.Int64 // bytes of segments and indexes
+	failing     atomic.Int32 // partitions that can't be appended to
 	counters    counters
 
 	wake           chan struct{} // to the committer, capacity 1
@@ -163,11 +165,12 @@ type Status struct {
 // Status is the present state of the log.
 func (l *Log) Status() Status {
 	_, written := l.journal.Bytes()
+	used := l.UsedBytes() // asks the file system, so before the lock
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Status{
 		BudgetBytes:     l.budget,
-		UsedBytes:       l.UsedBytes(),
+		UsedBytes:       used,
 		Commits:         l.active.seq - 1,
 		JournalBytes:    written,
 		JournalFailures: l.counters.journalFailures.Load(),
@@ -200,13 +203,13 @@ func (l *Log) Topics() []*Topic {
 // keepBytes is how much of a builder's buffer is kept for the next group. There are two a partition: together they stay
 // below 4 MiB, however many partitions there are.
 func (l *Log) keepBytes() int {
-	return min(max((2<<20)/max(1, len(l.allPartitions())), 16<<10), 512<<10)
+	return min((2<<20)/max(1, len(l.allPartitions())), 512<<10)
 }
 
 func (l *Log) allPartitions() []*Partition { return *l.list.Load() }
 
-// CreateTopic makes a topic, or finds it: then compression and segment size are those given now, but another number
-// of partitions is an error. A new topic is durable when it returns.
+// CreateTopic makes a topic, or finds it: then the compression is the one given now, and the segment size is from the next
+// Open on, but another number of partitions is an error. A new topic is durable when it returns.
 func (l *Log) CreateTopic(o TopicOptions) (*Topic, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -218,6 +221,10 @@ func (l *Log) CreateTopic(o TopicOptions) (*Topic, error) {
 			return nil, fmt.Errorf("topic %s has %d partitions and is configured with %d: the number can't change without breaking the order per key; set it back to %d",
 				o.Name, len(t.partitions), o.Partitions, len(t.partitions))
 		}
+		if *t.options.Load() != o {
+			t.options.Store(&o)
+			l.PutLazy(topicKey(o.Name), encodeTopic(t.id, o)) // not worth a wait for the disk
+		}
 		return t, nil
 	}
 	id, err := l.nextTopicID()
@@ -228,17 +235,23 @@ func (l *Log) CreateTopic(o TopicOptions) (*Topic, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := l.NewWriter(nil)
-	if err := w.BeginState(); err != nil {
-		return nil, err
-	}
-	w.Put(topicKey(o.Name), encodeTopic(id, o))
-	w.Put([]byte(lastTopicIDKey), binary.BigEndian.AppendUint32(nil, id))
-	if err := l.endWithTicket(w, nil, 0).Wait(context.Background()); err != nil {
+	if err := l.storeTopic(o, id); err != nil {
+		l.closeTopic(t)
 		return nil, fmt.Errorf("make topic %s: %w", o.Name, err)
 	}
 	l.addTopic(t)
 	return t, nil
+}
+
+// storeTopic returns when a new topic is durable.
+func (l *Log) storeTopic(o TopicOptions, id uint32) error {
+	w := l.NewWriter(nil)
+	if err := w.BeginState(); err != nil {
+		return err
+	}
+	w.Put(topicKey(o.Name), encodeTopic(id, o))
+	w.Put([]byte(lastTopicIDKey), binary.BigEndian.AppendUint32(nil, id))
+	return l.endWithTicket(w, nil, 0).Wait(context.Background())
 }
 
 // Close stops the log cleanly: what was added is committed, segments and state are brought up to date, so that the

@@ -135,6 +135,8 @@ func (o TopicOptions) Validate() error {
 		return fmt.Errorf("topic %s: %d partitions are not within 1 to %d", o.Name, o.Partitions, MaxPartitions)
 	case o.SegmentBytes != 0 && (o.SegmentBytes < 64<<10 || o.SegmentBytes > 1<<30):
 		return fmt.Errorf("topic %s: segments of %d bytes are not within 64 KiB to 1 GiB", o.Name, o.SegmentBytes)
+	case o.Compression > record.Zstd:
+		return fmt.Errorf("topic %s: there is no compression %d", o.Name, o.Compression)
 	}
 	return nil
 }

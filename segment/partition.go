@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -12,9 +13,9 @@ import (
 
 // Topic is a named set of partitions.
 type Topic struct {
-	name       string // immutable, as all fields
+	name       string // immutable, as all fields but options
 	id         uint32
-	options    TopicOptions
+	options    atomic.Pointer[TopicOptions]
 	partitions []*Partition
 }
 
@@ -28,7 +29,7 @@ func (t *Topic) ID() uint32 { return t.id }
 func (t *Topic) Partitions() []*Partition { return t.partitions }
 
 // Compression is how the topic's batches are compressed in segments.
-func (t *Topic) Compression() record.Codec { return t.options.Compression }
+func (t *Topic) Compression() record.Codec { return t.options.Load().Compression }
 
 // Partition is one ordered log. All exported methods are safe for concurrent use.
 type Partition struct {
@@ -41,13 +42,16 @@ type Partition struct {
 
 	high    atomic.Int64 // high watermark
 	waiting atomic.Int64 // bytes in filling
+	failing atomic.Bool  // the last attempt to append what is in memory failed
 
 	mu       sync.Mutex // before this: chainMu
 	filling  tail       // durable batches that are not in a segment yet
 	flushing tail       // those that are being appended to the segment now
 
-	chainMu sync.Mutex // held by whoever appends, syncs or restarts
-	chain   *files.Chain
+	chainMu   sync.Mutex // held by whoever appends or restarts; the next two are under it
+	chain     *files.Chain
+	rewriting bool  // the chain was restarted and doesn't have everything again that lies before flushing
+	counted   int64 // bytes of the chain that are in Log.used
 }
 
 func partitionName(topic string, id int32) string { return fmt.Sprintf("%s-%d", topic, id) }
@@ -84,18 +88,20 @@ func (p *Partition) StartOffset() int64 {
 
 // Read appends whole batches to dst: the one that holds offset (or the next one, if offset lies in a hole), and those
 // that follow it, up to about maxBytes but at least one. The first batch may begin below offset. It returns dst as it
-// was when offset is the high watermark. Errors: ErrOffsetOutOfRange; *record.CorruptError and those of the file
-// system.
+// was when offset is the high watermark. Errors: ErrOffsetOutOfRange; ErrUnavailable while a failed segment is rewritten
+// and that doesn't succeed at once; *record.CorruptError and those of the file system.
 func (p *Partition) Read(dst []byte, offset int64, maxBytes int) ([]byte, error) {
+	p.mu.Lock()
 	high := p.HighWatermark()
-	if offset == high {
-		return dst, nil
-	}
-	if offset > high || offset < 0 {
+	if offset >= high || offset < 0 {
+		p.mu.Unlock()
+		if offset == high {
+			return dst, nil
+		}
 		return dst, ErrOffsetOutOfRange
 	}
-	p.mu.Lock()
-	// What isn't in memory now is in the segments: it is appended there before it leaves memory.
+	// What isn't in memory now is in the segments: it is appended there before it leaves memory. There it may be part of a
+	// merged batch, which ends at or below the high watermark of now, but not of before.
 	if base, ok := p.flushing.base(); ok && offset >= base && !p.filling.holds(offset) {
 		defer p.mu.Unlock()
 		return p.flushing.read(dst, offset, maxBytes), nil
@@ -105,10 +111,27 @@ func (p *Partition) Read(dst []byte, offset int64, maxBytes int) ([]byte, error)
 		return p.filling.read(dst, offset, maxBytes), nil
 	}
 	p.mu.Unlock()
-	if offset < p.chain.StartOffset() {
-		return dst, ErrOffsetOutOfRange
+	return p.readChain(dst, offset, maxBytes, high)
+}
+
+// readChain reads what is in the segments. While a failed one is rewritten out of the journal they lack a part of it.
+func (p *Partition) readChain(dst []byte, offset int64, maxBytes int, high int64) ([]byte, error) {
+	for again := true; ; again = false {
+		if offset < p.chain.StartOffset() {
+			return dst, ErrOffsetOutOfRange
+		}
+		out, err := p.chain.Read(dst, offset, maxBytes, high)
+		lacking := err == nil && len(out) == len(dst) || errors.Is(err, files.ErrOffsetOutOfRange)
+		if !lacking || (err == nil && !again) { // the latter: a hole with nothing behind it
+			return out, err
+		}
+		p.chainMu.Lock() // until the attempt ends
+		rewriting := p.rewriting
+		p.chainMu.Unlock()
+		if rewriting || !again {
+			return dst, fmt.Errorf("read %s at offset %d: %w: a segment is being rewritten", p, offset, ErrUnavailable)
+		}
 	}
-	return p.chain.Read(dst, offset, maxBytes, high)
 }
 
 // publish makes a durable batch readable and moves the high watermark. By the committer only. A tail that was empty

@@ -24,7 +24,7 @@ type Recovery struct {
 	Frames   int  // of the journal, replayed
 	Records  int64
 	Torn     bool     // the journal ended in a frame that was being written
-	CutBytes int64    // of torn segment tails
+	CutBytes int64    // of torn segment tails, which the journal has brought again as far as they were acknowledged
 	Damages  []string // what is lost, and where it was set aside
 	Notes    []string
 	Took     time.Duration
@@ -159,10 +159,9 @@ func (l *Log) openState() error {
 	}
 	l.store = s
 	for _, path := range report.SetAside {
-		l.recovered.Damages = append(l.recovered.Damages, "state file was damaged, set aside as "+path)
+		l.damaged("state file was damaged, set aside as %s", path)
 	}
 	l.recovered.Notes = append(l.recovered.Notes, report.Notes...)
-	l.recovered.Clean = s.Point().Clean
 	return nil
 }
 
@@ -174,18 +173,17 @@ func (l *Log) openTopics() error {
 		o  TopicOptions
 	}
 	topics := map[string]known{}
-	var bad error
 	err := l.store.Range([]byte(topicPrefix), func(key, value []byte) bool {
 		name := string(key[len(topicPrefix):])
-		var k known
-		if k.id, k.o, bad = decodeTopic(name, value); bad != nil {
-			return false
+		if id, o, err := decodeTopic(name, value); err != nil {
+			l.damaged("in the state: %v", err)
+		} else {
+			topics[name] = known{id, o}
 		}
-		topics[name] = k
 		return true
 	})
-	if err = errors.Join(err, bad); err != nil {
-		l.recovered.Damages = append(l.recovered.Damages, "topics in the state: "+err.Error())
+	if err != nil {
+		l.damaged("topics in the state: %v", err)
 	}
 	for _, k := range topics {
 		if err := l.recoverTopic(k.o, k.id, ends, 0); err != nil {
@@ -205,7 +203,8 @@ func (l *Log) openNew() error {
 		}
 		id, o, err := decodeTopic(name, c.value)
 		if err != nil {
-			return err
+			l.damaged("in the journal: %v", err)
+			continue
 		}
 		if err := l.recoverTopic(o, id, nil, 0); err != nil {
 			return err
@@ -232,7 +231,8 @@ func (l *Log) openOrphans() error {
 		}
 		id, err := l.nextTopicID()
 		if err != nil {
-			return err
+			l.damaged("topic %s was not in the state and can't be opened: %v", name, err)
+			continue
 		}
 		if err := l.adoptTopic(o, id); err != nil {
 			return err
@@ -263,37 +263,47 @@ func splitPartition(dir string) (topic string, id int32, ok bool) {
 		return "", 0, false
 	}
 	n, err := strconv.ParseInt(dir[i+1:], 10, 32)
-	return dir[:i], int32(n), err == nil && n >= 0 && n < MaxPartitions
+	topic, id = dir[:i], int32(n)
+	return topic, id, err == nil && n >= 0 && n < MaxPartitions && partitionName(topic, id) == dir
+}
+
+// damaged notes what is lost or set aside.
+func (l *Log) damaged(format string, args ...any) {
+	l.recovered.Damages = append(l.recovered.Damages, fmt.Sprintf(format, args...))
 }
 
 // adoptTopic takes in a topic that the state doesn't know. It is stored with the checkpoint that ends recovery.
+// o.Partitions is what its directories tell.
 func (l *Log) adoptTopic(o TopicOptions, id uint32) error {
-	l.recovered.Notes = append(l.recovered.Notes, fmt.Sprintf("topic %s was not in the state, taken from its %d directories", o.Name, o.Partitions))
-	l.overlay.put(string(topicKey(o.Name)), encodeTopic(id, o))
-	ends, err := l.journalStarts(o.Name)
+	ends, partitions, err := l.journalStarts(o.Name)
 	if err != nil {
 		return err
 	}
+	o.Partitions = max(o.Partitions, partitions)
+	l.recovered.Notes = append(l.recovered.Notes,
+		fmt.Sprintf("topic %s was not in the state, taken with %d partitions from its directories and the journal", o.Name, o.Partitions))
+	l.overlay.put(string(topicKey(o.Name)), encodeTopic(id, o))
 	return l.recoverTopic(o, id, ends, files.NoRecoveryPoint)
 }
 
 // journalStarts are the offsets from which on the journal has the topic's partitions: what lies below can only be in
-// the segments, and from there on the journal knows better.
-func (l *Log) journalStarts(topic string) (map[string]int64, error) {
-	starts := map[string]int64{}
-	_, err := l.journal.Replay(0, func(_ uint64, e *journal.Entry) error {
-		if e.Kind != journal.KindBatch || string(e.Topic) != topic {
+// the segments, and from there on the journal knows better. partitions is how many there are at least.
+func (l *Log) journalStarts(topic string) (starts map[string]int64, partitions int32, err error) {
+	starts = map[string]int64{}
+	_, err = l.journal.Replay(0, func(_ uint64, e *journal.Entry) error {
+		if e.Kind != journal.KindBatch || string(e.Topic) != topic || e.Partition < 0 || e.Partition >= MaxPartitions {
 			return nil
 		}
-		b, _, err := record.Next(e.Batch)
-		if name := partitionName(topic, e.Partition); err == nil {
-			if _, ok := starts[name]; !ok {
-				starts[name] = b.BaseOffset()
-			}
+		name := partitionName(topic, e.Partition)
+		if _, ok := starts[name]; ok {
+			return nil
+		}
+		if b, _, err := record.Next(e.Batch); err == nil {
+			starts[name], partitions = b.BaseOffset(), max(partitions, e.Partition+1)
 		}
 		return nil
 	})
-	return starts, err
+	return starts, partitions, err
 }
 
 func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64, other int64) error {
@@ -301,18 +311,60 @@ func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64, oth
 	if err != nil {
 		return err
 	}
-	for _, r := range recoveries {
+	for i, r := range recoveries {
+		p := t.partitions[i]
 		l.recovered.CutBytes += r.Cut
 		for _, d := range r.Damaged {
-			l.recovered.Damages = append(l.recovered.Damages, fmt.Sprintf("%s at byte %d: offsets %d to %d: %v; set aside as %s",
-				d.Path, d.Position, d.From, d.To-1, d.Cause, d.SideFile))
+			what := fmt.Sprintf("%s at byte %d: offsets %d to %d: %v", d.Path, d.Position, d.From, d.To-1, d.Cause)
+			l.cuts = append(l.cuts, cutTail{p, d.From >= p.next, d.To, d.Bytes, what, d.SideFile})
 		}
 		for _, path := range r.SetAside {
-			l.recovered.Damages = append(l.recovered.Damages, "segment beyond the end of its log, set aside as "+path)
+			what := path + ": segment beyond the end of its log"
+			l.cuts = append(l.cuts, cutTail{p, true, segmentBase(path) + 1, 0, what, path})
 		}
 	}
 	l.addTopic(t)
 	return nil
+}
+
+// cutTail is what recovery cut off a partition's segments.
+type cutTail struct {
+	p     *Partition
+	end   bool   // nothing was kept behind it
+	to    int64  // offset behind it
+	bytes int64  // that were cut
+	what  string // it is
+	side  string // file that has the bytes now, or ""
+}
+
+// segmentBase is the offset in the name of a segment's file.
+func segmentBase(path string) int64 {
+	digits, _, _ := strings.Cut(filepath.Base(path), ".")
+	base, _ := strconv.ParseInt(digits, 10, 64)
+	return base
+}
+
+// judgeCuts tells damage from what every power cut leaves: of what was appended since the last checkpoint, any page may
+// be missing, and the journal has brought it again. The files that have the remains are removed then, once the new copy
+// is durable; they would fill the disk, a little with each power cut. It is called between replay and anything else that
+// moves p.next.
+func (l *Log) judgeCuts() (useless []string) {
+	for _, c := range l.cuts {
+		switch {
+		case c.end && c.p.next >= c.to:
+			l.recovered.CutBytes += c.bytes
+			l.recovered.Notes = append(l.recovered.Notes, c.what+"; the journal has all of it")
+			if c.side != "" {
+				useless = append(useless, c.side)
+			}
+		case c.side != "":
+			l.damaged("%s; set aside as %s", c.what, c.side)
+		default:
+			l.damaged("%s", c.what)
+		}
+	}
+	l.cuts = nil
+	return useless
 }
 
 // replay brings in what only the journal holds, makes all of it durable in segments and state, and begins a new
@@ -330,13 +382,18 @@ func (l *Log) replay() error {
 		return err
 	}
 	l.recovered.Frames, l.recovered.Torn = report.Frames, report.Torn
+	l.recovered.Clean = point.Clean && report.Frames == 0 && !report.Torn // the point may be from the last start
 	for _, d := range report.Damages {
-		l.recovered.Damages = append(l.recovered.Damages, d.String())
+		l.damaged("%v", d)
 	}
 	if err := l.openNew(); err != nil {
 		return err
 	}
 	if err := l.openOrphans(); err != nil {
+		return err
+	}
+	useless := l.judgeCuts()
+	if err := l.raiseToEnds(point.Ends); err != nil {
 		return err
 	}
 	if err := l.raiseToCursors(); err != nil {
@@ -354,27 +411,37 @@ func (l *Log) replay() error {
 			return fmt.Errorf("finish recovery: %w", err)
 		}
 	}
+	for _, path := range useless {
+		if err := l.o.FS.Remove(path); err != nil {
+			l.log.Warn("can't remove a file that is not needed any more", "file", path, "error", err)
+		}
+	}
 	return l.journal.Start(report.LastLSN, l.store.OldestLSN())
 }
 
-// replayBatch adds a batch of the journal to its partition unless the segments have it already.
+// replayBatch adds a batch of the journal to its partition unless the segments have it already. What can't be a batch of
+// ours is passed over: no content of a file keeps the broker from starting.
 func (l *Log) replayBatch(e *journal.Entry) error {
 	b, rest, err := record.Next(e.Batch)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("%d bytes behind the batch", len(rest))
 	}
+	if err == nil {
+		err = b.Verify()
+	}
 	if err != nil {
-		return fmt.Errorf("batch of %s-%d: %w", e.Topic, e.Partition, err)
+		l.damaged("journal: batch of %s: %v", partitionName(string(e.Topic), e.Partition), err)
+		return nil
 	}
 	p, err := l.replayPartition(e)
-	if err != nil {
+	if p == nil || err != nil {
 		return err
 	}
 	if b.LastOffset() < p.next {
 		return nil
 	}
 	if base := b.BaseOffset(); base != p.next {
-		l.recovered.Damages = append(l.recovered.Damages, fmt.Sprintf("%s: the journal goes on at offset %d, the segments end at %d", p, base, p.next))
+		l.damaged("%s: the journal goes on at offset %d, the segments end at %d", p, base, p.next)
 		if base < p.next {
 			return nil
 		}
@@ -388,32 +455,64 @@ func (l *Log) replayBatch(e *journal.Entry) error {
 	return nil
 }
 
-// replayPartition finds the partition of a journal entry. If its topic is not open yet, it was made since the last
-// checkpoint, or the state that named it is lost.
+// replayPartition finds the partition of a journal entry, nil if there can't be such a one. If its topic is not open
+// yet, it was made since the last checkpoint, or the state that named it is lost.
 func (l *Log) replayPartition(e *journal.Entry) (*Partition, error) {
 	name := string(e.Topic)
-	t := l.Topic(name)
-	if t == nil {
-		var err error
-		if c, known := l.overlay.get(topicKey(name)); known && !c.deleted {
-			var id uint32
-			var o TopicOptions
-			if id, o, err = decodeTopic(name, c.value); err == nil {
-				err = l.recoverTopic(o, id, nil, 0)
-			}
-		} else {
-			o := TopicOptions{Name: name, Partitions: max(l.dirs[name], e.Partition+1)}
-			if err = o.Validate(); err == nil {
-				err = l.adoptTopic(o, e.TopicID)
-			}
-		}
-		if err != nil {
+	if l.Topic(name) == nil {
+		if err := l.replayTopic(name, e); err != nil {
 			return nil, err
 		}
-		t = l.Topic(name)
 	}
-	if e.Partition < 0 || int(e.Partition) >= len(t.partitions) {
-		return nil, fmt.Errorf("topic %s has no partition %d", name, e.Partition)
+	t := l.Topic(name)
+	if t == nil || e.Partition < 0 || int(e.Partition) >= len(t.partitions) {
+		l.damaged("journal: records of %s, which there isn't", partitionName(name, e.Partition))
+		return nil, nil
 	}
 	return t.partitions[e.Partition], nil
+}
+
+// replayTopic opens the topic that the journal tells of, unless it can't be one.
+func (l *Log) replayTopic(name string, e *journal.Entry) error {
+	if c, known := l.overlay.get(topicKey(name)); known && !c.deleted {
+		if id, o, err := decodeTopic(name, c.value); err == nil {
+			return l.recoverTopic(o, id, nil, 0)
+		}
+	}
+	o := TopicOptions{Name: name, Partitions: max(l.dirs[name], e.Partition+1)}
+	if o.Validate() != nil {
+		return nil
+	}
+	return l.adoptTopic(o, e.TopicID)
+}
+
+// raiseToEnds makes each partition's next offset at least the one that the recovery point names: records that were
+// acknowledged up to there are lost, but a region may have them.
+func (l *Log) raiseToEnds(ends map[string]int64) error {
+	for _, p := range l.allPartitions() {
+		if err := l.raise(p, ends[p.String()], "a checkpoint knows of them"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// raise makes the partition's next offset at least offset. A new segment keeps the hole in its name: after the next
+// checkpoint nothing else may tell of it.
+func (l *Log) raise(p *Partition, offset int64, why string) error {
+	if offset <= p.next {
+		return nil
+	}
+	note := fmt.Sprintf("%s: offsets %d to %d are gone, %s", p, p.next, offset-1, why)
+	l.log.Warn("going on behind records that are gone", "what", note)
+	l.recovered.Notes = append(l.recovered.Notes, note)
+	if err := l.appendPartition(p); err != nil {
+		return err
+	}
+	if err := p.chain.SkipTo(offset); err != nil {
+		return fmt.Errorf("skip offsets of %s: %w", p, err)
+	}
+	p.next = offset
+	p.high.Store(offset)
+	return nil
 }

@@ -2,10 +2,13 @@ package segment
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math"
 	"path/filepath"
+	"syscall"
 
 	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/record"
@@ -47,7 +50,10 @@ func decodeTopic(name string, b []byte) (id uint32, o TopicOptions, err error) {
 		Compression:  record.Codec(b[9]),
 		SegmentBytes: int64(binary.BigEndian.Uint64(b[10:])),
 	}
-	return binary.BigEndian.Uint32(b[1:]), o, o.Validate()
+	if err := o.Validate(); err != nil {
+		return 0, o, fmt.Errorf("topic %s is stored wrongly: %w", name, err)
+	}
+	return binary.BigEndian.Uint32(b[1:]), o, nil
 }
 
 // nextTopicID is one beyond the last, and beyond that of any topic there is.
@@ -72,7 +78,8 @@ func (l *Log) nextTopicID() (uint32, error) {
 // openTopic opens the chains of a topic. ends are the offsets up to which its segments were synced, by partition
 // name, and other is that of the partitions that are not among them: 0 when the journal has all of them.
 func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other int64) (*Topic, []files.Recovery, error) {
-	t := &Topic{name: o.Name, id: id, options: o}
+	t := &Topic{name: o.Name, id: id}
+	t.options.Store(&o)
 	segmentBytes := o.SegmentBytes
 	if segmentBytes == 0 {
 		segmentBytes = min(max(l.budget/(8*int64(o.Partitions)), 1<<20), 64<<20)
@@ -84,26 +91,69 @@ func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other 
 		if !ok {
 			end = other
 		}
-		chain, r, err := files.Open(files.Options{
+		chain, r, err := l.openChain(files.Options{
 			FS:           l.o.FS,
 			Dir:          filepath.Join(topicsDir(l.o.Dir), p.String()),
 			SegmentBytes: segmentBytes,
-			Handles:      l.handles,
+			// A group may hold no more than that, of one partition.
+			MaxBatchBytes: max(files.DefaultMaxBatchBytes, l.o.MaxBytes+2*l.o.MaxRecordBytes),
+			Handles:       l.handles,
 		}, end)
 		if err != nil {
-			for _, p := range t.partitions {
-				p.chain.Close()
-			}
+			l.closeTopic(t)
 			return nil, nil, fmt.Errorf("open %s: %w", p, err)
 		}
 		p.chain = chain
 		p.next = chain.NextOffset()
 		p.high.Store(p.next)
-		l.used.Add(chain.Bytes())
+		p.counted = chain.Bytes()
+		l.used.Add(p.counted)
 		t.partitions = append(t.partitions, p)
 		recoveries = append(recoveries, r)
 	}
 	return t, recoveries, nil
+}
+
+// openChain opens a partition's segments. A directory that can't be used however often one tries, and not for want of
+// rights or resources, is set aside: the other partitions must not wait for it.
+func (l *Log) openChain(o files.Options, end int64) (chain *files.Chain, r files.Recovery, err error) {
+	for range 3 {
+		if chain, r, err = files.Open(o, end); err == nil || !isDamage(err) {
+			return chain, r, err
+		}
+	}
+	aside := o.Dir + ".damaged" // not a partition's name
+	for i := 1; ; i++ {
+		if _, err := l.o.FS.Stat(aside); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		aside = fmt.Sprintf("%s.damaged.%d", o.Dir, i)
+	}
+	if l.o.FS.Rename(o.Dir, aside) != nil {
+		return nil, r, err
+	}
+	l.log.Error("partition can't be read, set aside", "as", aside, "error", err)
+	cause := err
+	chain, r, err = files.Open(o, end)
+	r.Damaged = append(r.Damaged, files.Damage{Path: o.Dir, To: max(end, 0), Cause: cause, SideFile: aside})
+	return chain, r, err
+}
+
+func isDamage(err error) bool {
+	for _, e := range []error{syscall.EIO, syscall.EUCLEAN, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// closeTopic takes back what openTopic did.
+func (l *Log) closeTopic(t *Topic) {
+	for _, p := range t.partitions {
+		p.chain.Close()
+		l.used.Add(-p.counted)
+	}
 }
 
 // addTopic makes a topic visible.

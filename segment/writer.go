@@ -1,8 +1,11 @@
 package segment
 
 import (
+	"fmt"
+
 	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
+	"github.com/sluicemq/sluice/segment/state"
 )
 
 // Waiter is told the fate of the groups that its Writer joined.
@@ -64,24 +67,46 @@ func (w *Writer) Append(p *Partition, r *record.Record) {
 	w.dirty = true
 }
 
-// Put stores a value under a key. Between Begin and End only. The last value of a key in a group wins.
+// MaxKeyBytes is the longest key of a state value.
+const MaxKeyBytes = state.MaxKeyBytes
+
+// checkKey keeps a key out that no checkpoint could store: one would make all of them fail, for ever.
+func checkKey(key []byte) error {
+	if len(key) == 0 || len(key) > MaxKeyBytes {
+		return fmt.Errorf("state key of %d bytes is not within 1 to %d", len(key), MaxKeyBytes)
+	}
+	return nil
+}
+
+// changes is the group that takes a state change. An older lazy change of the key must not come after it.
+func (w *Writer) changes(key []byte) *group {
+	if err := checkKey(key); err != nil {
+		panic("segment: " + err.Error())
+	}
+	if l := w.log; len(l.lazy) > 0 {
+		delete(l.lazy, string(key))
+	}
+	w.dirty = true
+	return w.log.active
+}
+
+// Put stores a value under a key of 1 to MaxKeyBytes bytes. Between Begin and End only. The last value of a key in a
+// group wins.
 func (w *Writer) Put(key, value []byte) {
-	g := w.log.active
+	g := w.changes(key)
 	before := len(g.changes)
 	g.changes = journal.AppendPut(g.changes, key, value)
 	g.bytes += len(g.changes) - before
 	g.count++
-	w.dirty = true
 }
 
-// Delete removes a key. Between Begin and End only.
+// Delete removes a key of 1 to MaxKeyBytes bytes. Between Begin and End only.
 func (w *Writer) Delete(key []byte) {
-	g := w.log.active
+	g := w.changes(key)
 	before := len(g.changes)
 	g.changes = journal.AppendDelete(g.changes, key)
 	g.bytes += len(g.changes) - before
 	g.count++
-	w.dirty = true
 }
 
 // End gives the lock back. It returns the number of the group that holds what was added since Begin, 0 for nothing.
@@ -149,6 +174,9 @@ func (l *Log) Append(p *Partition, r *record.Record) (Ticket, error) {
 
 // Put stores a state value and seals its group at once.
 func (l *Log) Put(key, value []byte) (Ticket, error) {
+	if err := checkKey(key); err != nil {
+		return Ticket{}, err
+	}
 	w := l.NewWriter(nil)
 	if err := w.BeginState(); err != nil {
 		return Ticket{}, err
@@ -159,6 +187,9 @@ func (l *Log) Put(key, value []byte) (Ticket, error) {
 
 // Delete removes a state value and seals its group at once.
 func (l *Log) Delete(key []byte) (Ticket, error) {
+	if err := checkKey(key); err != nil {
+		return Ticket{}, err
+	}
 	w := l.NewWriter(nil)
 	if err := w.BeginState(); err != nil {
 		return Ticket{}, err

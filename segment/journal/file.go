@@ -3,12 +3,16 @@ package journal
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/sluicemq/sluice/internal/vfs"
 )
@@ -98,31 +102,49 @@ type file struct {
 	end     int64  // where the next frame goes
 }
 
+// free says whether the file can be put to use. Journal.mu is held.
+func (f *file) free() bool { return !f.used && f.failed == nil }
+
 func newEpoch() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// openFiles opens all files of the directory and reads their headers.
-func openFiles(fs vfs.FS, dir string, write bool) ([]*file, error) {
-	entries, err := fs.ReadDir(dir)
+// openFiles opens all files of the directory and reads their headers. What can't be read of it is in bad.
+func openFiles(fsys vfs.FS, dir string, write bool) (files []*file, bad []Damage, err error) {
+	entries, err := fsys.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var files []*file
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), fileSuffix) {
 			continue
 		}
-		f, err := openFile(fs, filepath.Join(dir, e.Name()), write)
-		if err != nil {
+		path := filepath.Join(dir, e.Name())
+		f, err := openFile(fsys, path, write)
+		switch {
+		case err == nil:
+			files = append(files, f)
+		case errors.Is(err, fs.ErrNotExist): // removed since, by the broker that owns the directory
+		case isDamage(err):
+			bad = append(bad, Damage{File: path, Cause: err.Error()})
+		default:
 			closeFiles(files)
-			return nil, err
+			return nil, nil, err
 		}
-		files = append(files, f)
 	}
-	return files, nil
+	return files, bad, nil
+}
+
+// isDamage says that the file itself can't be read, now or later; not that rights or resources are wanting.
+func isDamage(err error) bool {
+	for _, e := range []error{syscall.EIO, syscall.EUCLEAN, syscall.EISDIR, syscall.ENXIO, syscall.ELOOP} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 func closeFiles(files []*file) {
@@ -142,7 +164,7 @@ func openFile(fs vfs.FS, path string, write bool) (*file, error) {
 	}
 	f := &file{f: vf, end: framesAt}
 	b := make([]byte, framesAt)
-	n, _ := vf.ReadAt(b, 0) // an unreadable header is one that is not there; replay reports what is missing
+	n, readErr := vf.ReadAt(b, 0)
 	f.header, f.used, err = parseHeader(b[:n], path)
 	if err != nil {
 		vf.Close()
@@ -151,18 +173,22 @@ func openFile(fs vfs.FS, path string, write bool) (*file, error) {
 	if !f.used {
 		f.adopt()
 	}
+	if !f.used && readErr != nil && readErr != io.EOF {
+		vf.Close()
+		return nil, readErr // it may have held frames, and is no place for new ones
+	}
 	return f, nil
 }
 
 // adopt gives a file whose header is damaged the one that its first frame tells of. A file that was being recycled
 // when the power failed looks the same, but all its frames are covered by checkpoints then and replay passes them over.
 func (f *file) adopt() {
-	var buf []byte
-	h, err := readFrame(f.f, framesAt, 1<<30, &buf)
+	size, err := f.f.Size()
 	if err != nil {
 		return
 	}
-	size, err := f.f.Size()
+	var buf []byte
+	h, err := readFrame(f.f, framesAt, min(size, 1<<30), &buf)
 	if err != nil {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -17,6 +18,9 @@ var ErrNoFreeFile = errors.New("no free journal file")
 
 // ErrFileFull says that the frame doesn't fit into the rest of the file: Roll first. A frame never spans files.
 var ErrFileFull = errors.New("journal file full")
+
+// ErrTooLarge says that the frame doesn't fit into any file.
+var ErrTooLarge = errors.New("larger than a journal file")
 
 // Files is how many files a journal grows to: one being written, one whose checkpoint is under way, one that waits
 // for the second state file to cover it, and a spare for when a write fails.
@@ -35,6 +39,8 @@ type Options struct {
 type Journal struct {
 	o Options
 
+	unreadable []Damage // files that Open could not read; immutable
+
 	mu      sync.Mutex
 	files   []*file // all, in no order
 	current *file   // being written
@@ -44,17 +50,17 @@ type Journal struct {
 	written int64   // bytes written in this process life, headers and padding included
 }
 
-// Open reads which files there are. Nothing is written until Start.
-// Errors: those of the file system, and *FormatError.
+// Open reads which files there are. Nothing is written until Start. A file that can't be read is left out; each Replay
+// reports it. Errors: those of the file system, and *FormatError.
 func Open(o Options) (*Journal, error) {
 	if err := o.FS.MkdirAll(o.Dir, 0o750); err != nil {
 		return nil, err
 	}
-	files, err := openFiles(o.FS, o.Dir, true)
+	files, bad, err := openFiles(o.FS, o.Dir, true)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	return &Journal{o: o, files: files}, nil
+	return &Journal{o: o, files: files, unreadable: bad}, nil
 }
 
 // Start begins a new file after a Replay, always: what a crash left behind the last frame of the old one can then never be taken
@@ -65,10 +71,23 @@ func (j *Journal) Start(lastLSN, covered uint64) error {
 	j.lastLSN, j.nextLSN = lastLSN, max(j.nextLSN, lastLSN+1)
 	j.mu.Unlock()
 	j.Release(covered)
-	if err := j.Grow(3); err != nil {
-		return err
+	growErr := j.Grow(3)
+	for {
+		err := j.use(0, lastLSN)
+		if err == nil {
+			break
+		}
+		if errors.Is(err, ErrNoFreeFile) {
+			return errors.Join(err, growErr)
+		}
+		// One bad file must not keep the broker from starting: the next one.
+		j.o.Logger.Warn("a journal file can't be written, trying another", "error", err)
+		growErr = j.Grow(2)
 	}
-	return j.use(0, lastLSN)
+	if growErr != nil {
+		j.o.Logger.Warn("journal can't grow, going on with fewer files", "error", growErr)
+	}
+	return nil
 }
 
 // Grow makes files until there are n beside the ones in use, or Files in all.
@@ -93,52 +112,67 @@ func (j *Journal) Grow(n int) error {
 func (j *Journal) freeLocked() int {
 	n := 0
 	for _, f := range j.files {
-		if !f.used && f.failed == nil {
+		if f.free() {
 			n++
 		}
 	}
 	return n
 }
 
-// use starts a free file, leaving at least keep others free. prevLSN is the last valid LSN of the file before.
+// use starts a free file, leaving at least keep others free. prevLSN is the last valid LSN of the file before. A file
+// that fails is removed: it holds no frame, and hours of retries must not fill the disk with such files.
 func (j *Journal) use(keep int, prevLSN uint64) error {
-	j.mu.Lock()
-	if j.freeLocked() <= keep {
-		j.mu.Unlock()
+	f, h := j.reserve(keep, prevLSN)
+	if f == nil {
 		return ErrNoFreeFile
 	}
-	i := slices.IndexFunc(j.files, func(f *file) bool { return !f.used && f.failed == nil })
-	f := j.files[i]
-	h := header{epoch: newEpoch(), firstLSN: j.nextLSN, prevLSN: prevLSN, size: j.o.FileBytes, covered: j.covered}
-	j.mu.Unlock()
-
 	_, err := f.f.WriteAt(h.encode(), 0)
 	if err == nil {
 		err = f.f.Sync()
 	}
 	j.mu.Lock()
-	defer j.mu.Unlock()
-	// Used either way: the header may be on flash although the sync failed.
-	f.header, f.used, f.failed, f.end, f.lastLSN = h, true, err, framesAt, prevLSN
 	j.written += framesAt
 	if err != nil {
 		j.nextLSN++ // the header may be on flash: the next file must come after it
+		j.files = slices.DeleteFunc(j.files, func(g *file) bool { return g == f })
+		j.mu.Unlock()
+		j.remove(f)
 		return fmt.Errorf("journal: start %s: %w", f.f.Name(), err)
 	}
-	j.current = f
+	f.lastLSN, j.current = prevLSN, f
+	j.mu.Unlock()
 	return nil
 }
 
-// Fits says whether the frame fits into the rest of the file in hand.
+// reserve takes a free file if more than keep are free. It is in use from then on, with frames that nothing covers, so
+// that a Release meanwhile leaves it alone.
+func (j *Journal) reserve(keep int, prevLSN uint64) (*file, header) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.freeLocked() <= keep {
+		return nil, header{}
+	}
+	f := j.files[slices.IndexFunc(j.files, (*file).free)]
+	h := header{epoch: newEpoch(), firstLSN: j.nextLSN, prevLSN: prevLSN, size: j.o.FileBytes, covered: j.covered}
+	f.header, f.used, f.end, f.lastLSN = h, true, framesAt, math.MaxUint64
+	return f, h
+}
+
+// Fits says whether to append the frame to the file in hand. It is true of one that is too large for any.
 func (j *Journal) Fits(f *Frame) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.current.end+int64(f.Len()) <= j.current.header.size
+	return j.current.end+int64(f.Len()) <= j.current.header.size || j.tooLarge(f)
 }
 
+func (j *Journal) tooLarge(f *Frame) bool { return framesAt+int64(f.Len()) > j.o.FileBytes }
+
 // Append writes the frame and makes it durable with one sync. On an error nothing of it counts and the file takes
-// no more: call Failover, then Append again.
+// no more: call Failover, then Append again. Not so after ErrTooLarge and ErrFileFull.
 func (j *Journal) Append(f *Frame) (lsn uint64, err error) {
+	if j.tooLarge(f) {
+		return 0, fmt.Errorf("journal: group of %d bytes: %w", f.Len(), ErrTooLarge)
+	}
 	j.mu.Lock()
 	c := j.current
 	if c.failed != nil {
@@ -208,10 +242,15 @@ func (j *Journal) Release(covered uint64) {
 	})
 	j.mu.Unlock()
 	for _, f := range gone {
-		f.f.Close()
-		if err := j.o.FS.Remove(f.f.Name()); err != nil {
-			j.o.Logger.Warn("journal: can't remove a file that is not needed any more", "file", f.f.Name(), "error", err)
-		}
+		j.remove(f)
+	}
+}
+
+// remove closes and deletes a file that is in Journal.files no more.
+func (j *Journal) remove(f *file) {
+	f.f.Close()
+	if err := j.o.FS.Remove(f.f.Name()); err != nil {
+		j.o.Logger.Warn("journal: can't remove a file that is not needed any more", "file", f.f.Name(), "error", err)
 	}
 }
 

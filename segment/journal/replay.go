@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,9 +19,13 @@ type Damage struct {
 	FromByte       int64
 	ToByte         int64
 	FromLSN, ToLSN uint64 // of the frames that are lost, both inclusive
+	Cause          string // not empty: why File can't be read at all; what it held, if anything, is unknown
 }
 
 func (d Damage) String() string {
+	if d.Cause != "" {
+		return fmt.Sprintf("%s can't be read: %s", d.File, d.Cause)
+	}
 	if d.File == "" {
 		return fmt.Sprintf("journal frames %d to %d are missing", d.FromLSN, d.ToLSN)
 	}
@@ -37,72 +42,80 @@ type Report struct {
 
 // Replay calls fn for each entry of each valid frame beyond the LSN after, in order. Frames that a later file's
 // header declares void are left out. Damage is reported and passed over; the frames behind it still count.
-// It stops at the first error of fn. It may run at any time: what Append adds meanwhile may be missed.
+// It stops at the first error of fn. It may run at any time: what Append adds meanwhile may be missed, and so may what a
+// Release frees.
 func (j *Journal) Replay(after uint64, fn func(lsn uint64, e *Entry) error) (Report, error) {
 	j.mu.Lock()
-	var chain []*file
+	var chain []*use
 	for _, f := range j.files {
 		if f.used {
-			chain = append(chain, f)
+			chain = append(chain, &use{f.f, f.header, f, 0})
 		}
 	}
 	j.mu.Unlock()
-	r, lasts, err := replay(chain, after, fn)
+	r, err := replay(chain, after, fn)
+	r.Damages = append(r.Damages, j.unreadable...)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for i, f := range chain {
-		if f != j.current {
-			f.lastLSN = lasts[i]
-		}
-		j.nextLSN = max(j.nextLSN, f.header.firstLSN+1, lasts[i]+1)
+	if err != nil || j.current != nil {
+		// A journal that is written to knows better which frames its files have, and the next LSN is settled: it is in the
+		// current file's header if that holds no frame yet.
+		return r, err
 	}
-	return r, err
+	for _, u := range chain {
+		u.file.lastLSN = u.last
+		j.nextLSN = max(j.nextLSN, u.header.firstLSN+1, u.last+1)
+	}
+	return r, nil
+}
+
+// use is one use of a file as it was when a replay began: a Release and Roll meanwhile may begin the next.
+type use struct {
+	f      vfs.File
+	header header
+	file   *file  // only for Replay
+	last   uint64 // LSN of the last valid frame, found by replay
 }
 
 // ReplayDir is Replay of all that checkpoints don't cover, for a directory that another process may be writing to. It takes
 // no lock and writes nothing. While it reads, files may be recycled that it has not come to yet: then the segments have
 // what it misses, and the report may call it damage.
 func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Report, error) {
-	files, err := openFiles(fs, dir, false)
+	files, bad, err := openFiles(fs, dir, false)
 	if err != nil {
 		return Report{}, err
 	}
 	defer closeFiles(files)
-	var chain []*file
+	var chain []*use
 	after := uint64(0)
 	for _, f := range files {
 		if f.used {
-			chain = append(chain, f)
+			chain = append(chain, &use{f.f, f.header, f, 0})
 			after = max(after, f.header.covered)
 		}
 	}
-	r, _, err := replay(chain, after, fn)
+	r, err := replay(chain, after, fn)
+	r.Damages = append(r.Damages, bad...)
 	return r, err
 }
 
-func replay(chain []*file, after uint64, fn func(uint64, *Entry) error) (r Report, lasts []uint64, err error) {
-	slices.SortFunc(chain, func(a, b *file) int {
-		if a.header.firstLSN < b.header.firstLSN {
-			return -1
-		}
-		return 1
-	})
+func replay(chain []*use, after uint64, fn func(uint64, *Entry) error) (r Report, err error) {
+	slices.SortFunc(chain, func(a, b *use) int { return cmp.Compare(a.header.firstLSN, b.header.firstLSN) })
 	r.LastLSN = after
-	lasts = make([]uint64, len(chain))
 	s := scanner{after: after, fn: fn, report: &r}
 	if len(chain) > 0 {
 		s.missing("", 0, 0, after+1, chain[0].header.prevLSN)
 	}
-	for i, f := range chain {
+	for i, u := range chain {
 		s.limit = math.MaxUint64
 		if i+1 < len(chain) {
 			s.limit = chain[i+1].header.prevLSN
 		}
-		if lasts[i], err = s.scan(f); err != nil {
-			return r, lasts, err
+		if u.last, err = s.scan(u); err != nil {
+			return r, err
 		}
 	}
-	return r, lasts, nil
+	return r, nil
 }
 
 // scanner reads the frames of one file after the other.
@@ -118,19 +131,19 @@ type scanner struct {
 func (s *scanner) missing(name string, fromByte, toByte int64, from, to uint64) {
 	from = max(from, s.after+1)
 	if from <= to {
-		s.report.Damages = append(s.report.Damages, Damage{name, fromByte, toByte, from, to})
+		s.report.Damages = append(s.report.Damages, Damage{File: name, FromByte: fromByte, ToByte: toByte, FromLSN: from, ToLSN: to})
 	}
 }
 
 // scan reads one file and returns the LSN of its last valid frame.
-func (s *scanner) scan(f *file) (last uint64, err error) {
+func (s *scanner) scan(f *use) (last uint64, err error) {
 	last = f.header.prevLSN
 	expected, at := f.header.firstLSN, int64(framesAt)
 	for {
 		h, err := readFrame(f.f, at, f.header.size, &s.buf)
 		if err != nil || h.epoch != f.header.epoch || h.lsn != expected {
 			var next int64
-			next, h, err = s.resync(f, at+blockBytes, expected)
+			next, h, err = s.resync(f, at, expected) // from at on: the frame there may be good and only its LSN too high
 			if err != nil {
 				if s.limit == math.MaxUint64 {
 					s.report.Torn = torn(f, at, expected)
@@ -146,12 +159,9 @@ func (s *scanner) scan(f *file) (last uint64, err error) {
 			return last, nil
 		}
 		if h.lsn > s.after {
-			entries := s.buf[frameHeaderBytes : frameHeaderBytes+int(h.bytes)]
-			err := eachEntry(entries, h.entries, func(e *Entry) error { return s.fn(h.lsn, e) })
-			if err != nil {
+			if err := s.give(f, at, h); err != nil {
 				return last, fmt.Errorf("journal: %s: frame %d: %w", f.f.Name(), h.lsn, err)
 			}
-			s.report.Frames++
 			s.report.LastLSN = max(s.report.LastLSN, h.lsn)
 		}
 		last, expected = h.lsn, h.lsn+1
@@ -159,8 +169,19 @@ func (s *scanner) scan(f *file) (last uint64, err error) {
 	}
 }
 
+// give hands on the entries of the frame in s.buf: all, or none if they can't be told apart.
+func (s *scanner) give(f *use, at int64, h frameHeader) error {
+	entries := s.buf[frameHeaderBytes : frameHeaderBytes+int(h.bytes)]
+	if err := eachEntry(entries, h.entries, func(*Entry) error { return nil }); err != nil {
+		s.missing(f.f.Name(), at, at+int64(padded(frameHeaderBytes+int(h.bytes))), h.lsn, h.lsn)
+		return nil
+	}
+	s.report.Frames++
+	return eachEntry(entries, h.entries, func(e *Entry) error { return s.fn(h.lsn, e) })
+}
+
 // torn says whether the block at at begins the frame that should be there: it was being written.
-func torn(f *file, at int64, expected uint64) bool {
+func torn(f *use, at int64, expected uint64) bool {
 	var b [frameHeaderBytes]byte
 	if n, _ := f.f.ReadAt(b[:], at); n < len(b) {
 		return false
@@ -171,7 +192,7 @@ func torn(f *file, at int64, expected uint64) bool {
 
 // resync looks for a valid frame behind a bad one. A single frame is in flight at any time, so one that follows a bad
 // frame proves that the bad one was whole once.
-func (s *scanner) resync(f *file, at int64, expected uint64) (int64, frameHeader, error) {
+func (s *scanner) resync(f *use, at int64, expected uint64) (int64, frameHeader, error) {
 	for ; at+frameHeaderBytes <= f.header.size; at += blockBytes {
 		var b [frameHeaderBytes]byte
 		if n, _ := f.f.ReadAt(b[:], at); n < len(b) {
