@@ -196,7 +196,6 @@ func verifySegment(seg SegmentInfo) error {
 		b   record.Batch
 		pos int64
 	}
-	var batches []at
 	byLast := map[int64]at{}
 	for p := log; len(p) > 0; {
 		x, rest, err := record.Next(p)
@@ -207,7 +206,7 @@ func verifySegment(seg SegmentInfo) error {
 			return fmt.Errorf("at %d of %d: %w", len(log)-len(p), len(log), err)
 		}
 		a := at{x, int64(len(log) - len(p))}
-		batches, byLast[x.LastOffset()] = append(batches, a), a
+		byLast[x.LastOffset()] = a
 		p = rest
 	}
 	index, err1 := os.ReadFile(name + indexSuffix)
