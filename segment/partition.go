@@ -116,22 +116,21 @@ func (p *Partition) Read(dst []byte, offset int64, maxBytes int) ([]byte, error)
 
 // readChain reads what is in the segments. While a failed one is rewritten out of the journal they lack a part of it.
 func (p *Partition) readChain(dst []byte, offset int64, maxBytes int, high int64) ([]byte, error) {
-	for again := true; ; again = false {
-		if offset < p.chain.StartOffset() {
-			return dst, ErrOffsetOutOfRange
-		}
-		out, err := p.chain.Read(dst, offset, maxBytes, high)
-		lacking := err == nil && len(out) == len(dst) || errors.Is(err, files.ErrOffsetOutOfRange)
-		if !lacking || (err == nil && !again) { // the latter: a hole with nothing behind it
-			return out, err
-		}
-		p.chainMu.Lock() // until the attempt ends
-		rewriting := p.rewriting
-		p.chainMu.Unlock()
-		if rewriting || !again {
-			return dst, fmt.Errorf("read %s at offset %d: %w: a segment is being rewritten", p, offset, ErrUnavailable)
-		}
+	if offset < p.chain.StartOffset() {
+		return dst, ErrOffsetOutOfRange
 	}
+	out, err := p.chain.Read(dst, offset, maxBytes, high)
+	if lacking := err == nil && len(out) == len(dst) || errors.Is(err, files.ErrOffsetOutOfRange); !lacking {
+		return out, err
+	}
+	p.chainMu.Lock() // once the attempt has ended
+	defer p.chainMu.Unlock()
+	if p.rewriting {
+		return dst, fmt.Errorf("read %s at offset %d: %w: a segment is being rewritten", p, offset, ErrUnavailable)
+	}
+	// What was rewritten may be merged in another way and reach beyond the high watermark of before. Nothing at all now means
+	// a hole with nothing behind it.
+	return p.chain.Read(dst, offset, maxBytes, p.HighWatermark())
 }
 
 // publish makes a durable batch readable and moves the high watermark. By the committer only. A tail that was empty

@@ -327,46 +327,6 @@ func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64, oth
 	return nil
 }
 
-// cutTail is what recovery cut off a partition's segments.
-type cutTail struct {
-	p     *Partition
-	end   bool   // nothing was kept behind it
-	to    int64  // offset behind it
-	bytes int64  // that were cut
-	what  string // it is
-	side  string // file that has the bytes now, or ""
-}
-
-// segmentBase is the offset in the name of a segment's file.
-func segmentBase(path string) int64 {
-	digits, _, _ := strings.Cut(filepath.Base(path), ".")
-	base, _ := strconv.ParseInt(digits, 10, 64)
-	return base
-}
-
-// judgeCuts tells damage from what every power cut leaves: of what was appended since the last checkpoint, any page may
-// be missing, and the journal has brought it again. The files that have the remains are removed then, once the new copy
-// is durable; they would fill the disk, a little with each power cut. It is called between replay and anything else that
-// moves p.next.
-func (l *Log) judgeCuts() (useless []string) {
-	for _, c := range l.cuts {
-		switch {
-		case c.end && c.p.next >= c.to:
-			l.recovered.CutBytes += c.bytes
-			l.recovered.Notes = append(l.recovered.Notes, c.what+"; the journal has all of it")
-			if c.side != "" {
-				useless = append(useless, c.side)
-			}
-		case c.side != "":
-			l.damaged("%s; set aside as %s", c.what, c.side)
-		default:
-			l.damaged("%s", c.what)
-		}
-	}
-	l.cuts = nil
-	return useless
-}
-
 // replay brings in what only the journal holds, makes all of it durable in segments and state, and begins a new
 // journal file. Only then may anybody read or write: what was just read back may have been in the page cache only.
 func (l *Log) replay() error {

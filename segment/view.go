@@ -104,8 +104,8 @@ func (v *View) replay(fn func(ViewPartition, record.Batch) error) (journal.Repor
 	})
 }
 
-// Batches calls fn for each batch of the partition from offset on, in order: those of the segments, then those that
-// only the journal holds. A batch is valid within fn only. A damaged stretch is given to bad, and reading goes on
+// Batches calls fn for each batch of the partition from offset on, in order: those of the segments, and those that only the
+// journal holds. A batch is valid within fn only. A damaged stretch is given to bad, and reading goes on
 // behind it. Errors: those of fn and bad, and of the file system.
 func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
 	// The journal first: what it loses after this is in the segments by then.
@@ -119,31 +119,42 @@ func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Plac
 	if err != nil {
 		return err
 	}
-	next, err := v.segmentBatches(p, offset, fn, bad)
+	next, spans := offset, t.spans
+	fill := func(upTo int64) error {
+		for ; len(spans) > 0 && spans[0].last < upTo; spans = spans[1:] {
+			s := spans[0]
+			if s.last < next {
+				continue
+			}
+			if err := fn(t.batch(s), JournalPlace); err != nil {
+				return err
+			}
+			next = s.last + 1
+		}
+		return nil
+	}
+	err = v.segmentBatches(p, offset, func(b record.Batch, at Place) error {
+		// What is damaged, or just being rewritten, may be in the journal.
+		if err := fill(b.BaseOffset()); err != nil {
+			return err
+		}
+		next = b.NextOffset()
+		return fn(b, at)
+	}, bad)
 	if err != nil {
 		return err
 	}
-	for _, s := range t.spans {
-		if s.last < next {
-			continue
-		}
-		if err := fn(t.batch(s), JournalPlace); err != nil {
-			return err
-		}
-		next = s.last + 1
-	}
-	return nil
+	return fill(math.MaxInt64)
 }
 
-// segmentBatches returns the offset behind the last batch that it gave.
-func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch, Place) error, bad func(*DamageError) error) (int64, error) {
+func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
 	dir := filepath.Join(topicsDir(v.dir), p.String())
 	if _, err := v.fs.Stat(dir); err != nil {
-		return next, nil // known from the journal only
+		return nil // known from the journal only
 	}
 	viewer, err := files.OpenReadOnly(v.fs, dir)
 	if err != nil {
-		return next, err
+		return err
 	}
 	defer viewer.Close()
 	var inner error // of fn
@@ -155,13 +166,13 @@ func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch,
 		})
 		var damage *DamageError
 		if inner != nil || !errors.As(err, &damage) {
-			return next, err
+			return err
 		}
 		if err := bad(damage); err != nil {
-			return next, err
+			return err
 		}
 		if damage.Resume <= next || damage.Resume == math.MaxInt64 {
-			return next, nil // nothing valid behind it; the journal may go on
+			return nil // nothing valid behind it; the journal may go on
 		}
 		next = damage.Resume
 	}

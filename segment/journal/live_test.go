@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -210,4 +211,62 @@ func TestFrameLargerThanAFile(t *testing.T) {
 		t.Fatalf("append: %v", err)
 	}
 	appendText(t, j, "goes on")
+}
+
+// Whoever looks may come upon a frame that is just being written, and find the next one behind it a moment later.
+func TestFrameThatIsBeingWritten(t *testing.T) {
+	dir := t.TempDir()
+	j, _, _ := start(t, vfs.OS, dir, 0)
+	for _, text := range []string{"one", "two", "three"} {
+		appendText(t, j, text)
+	}
+	path := lastUsed(j)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const frame2, frame3 = framesAt + blockBytes, framesAt + 2*blockBytes
+	patch(t, path, frame2+40, []byte("x"))
+	reads := 0
+	fs := &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, name string) (int, error) {
+		if op == vfs.OpRead && name == path {
+			if reads++; reads == 5 { // two openings, frames 1 and 2, and then
+				patch(t, path, frame2, whole[frame2:frame3])
+			}
+		}
+		return 0, nil
+	}}
+	var lsns []uint64
+	r, err := ReplayDir(fs, dir, func(lsn uint64, _ *Entry) error { lsns = append(lsns, lsn); return nil })
+	if err != nil || len(r.Damages) > 0 || !slices.Equal(lsns, []uint64{1, 2, 3}) || reads < 5 {
+		t.Fatalf("frames %v, report %+v, %v", lsns, r, err)
+	}
+}
+
+// A broker goes on while somebody opens one file after the other.
+func TestReplayDirSeesFilesOfOneMoment(t *testing.T) {
+	dir := t.TempDir()
+	j, _, _ := start(t, vfs.OS, dir, 0)
+	appendText(t, j, "one")
+	roll(t, j)
+	appendText(t, j, "two")
+	busy := false
+	fs := &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, name string) (int, error) {
+		if op == vfs.OpOpen && name == lastUsed(j) && !busy {
+			busy = true
+			j.Release(1)
+			for _, text := range []string{"three", "four"} {
+				if err := j.Failover(); err != nil {
+					t.Fatal(err)
+				}
+				appendText(t, j, text)
+			}
+		}
+		return 0, nil
+	}}
+	var lsns []uint64
+	r, err := ReplayDir(fs, dir, func(lsn uint64, _ *Entry) error { lsns = append(lsns, lsn); return nil })
+	if err != nil || len(r.Damages) > 0 || !slices.Equal(lsns, []uint64{2, 3, 4}) || !busy {
+		t.Fatalf("frames %v, report %+v, %v", lsns, r, err)
+	}
 }

@@ -81,7 +81,7 @@ type use struct {
 // no lock and writes nothing. While it reads, files may be recycled that it has not come to yet: then the segments have
 // what it misses, and the report may call it damage.
 func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Report, error) {
-	files, bad, err := openFiles(fs, dir, false)
+	files, bad, err := openSteady(fs, dir)
 	if err != nil {
 		return Report{}, err
 	}
@@ -97,6 +97,23 @@ func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Repo
 	r, err := replay(chain, after, fn)
 	r.Damages = append(r.Damages, bad...)
 	return r, err
+}
+
+// openSteady opens files that were all in that use at one moment. A file that was recycled after its header was read, and
+// before that of another one, would be missed with frames that nothing else has yet.
+func openSteady(fs vfs.FS, dir string) (files []*file, bad []Damage, err error) {
+	for range 10 {
+		before := files
+		files, bad, err = openFiles(fs, dir, false)
+		closeFiles(before)
+		if err != nil {
+			return nil, nil, err
+		}
+		if slices.EqualFunc(before, files, func(a, b *file) bool { return a.f.Name() == b.f.Name() && a.header == b.header }) {
+			break
+		}
+	}
+	return files, bad, nil
 }
 
 func replay(chain []*use, after uint64, fn func(uint64, *Entry) error) (r Report, err error) {
@@ -140,9 +157,10 @@ func (s *scanner) scan(f *use) (last uint64, err error) {
 	last = f.header.prevLSN
 	expected, at := f.header.firstLSN, int64(framesAt)
 	for {
-		h, err := readFrame(f.f, at, f.header.size, &s.buf)
-		if err != nil || h.epoch != f.header.epoch || h.lsn != expected {
+		h, ok := s.read(f, at, expected)
+		if !ok {
 			var next int64
+			var err error
 			next, h, err = s.resync(f, at, expected) // from at on: the frame there may be good and only its LSN too high
 			if err != nil {
 				if s.limit == math.MaxUint64 {
@@ -152,8 +170,15 @@ func (s *scanner) scan(f *use) (last uint64, err error) {
 				}
 				return last, nil
 			}
-			s.missing(f.f.Name(), at, next, expected, h.lsn-1)
-			at = next
+			// The frame may have been just being written: it is whole by now if another one follows.
+			if whole, ok := s.read(f, at, expected); ok {
+				h = whole
+			} else if h, ok = s.read(f, next, h.lsn); ok {
+				s.missing(f.f.Name(), at, next, expected, h.lsn-1)
+				at = next
+			} else {
+				return last, nil // the file is being used again
+			}
 		}
 		if h.lsn > s.limit {
 			return last, nil
@@ -167,6 +192,12 @@ func (s *scanner) scan(f *use) (last uint64, err error) {
 		last, expected = h.lsn, h.lsn+1
 		at += int64(padded(frameHeaderBytes + int(h.bytes)))
 	}
+}
+
+// read reads the frame at at into s.buf if it is the one with that LSN.
+func (s *scanner) read(f *use, at int64, lsn uint64) (frameHeader, bool) {
+	h, err := readFrame(f.f, at, f.header.size, &s.buf)
+	return h, err == nil && h.epoch == f.header.epoch && h.lsn == lsn
 }
 
 // give hands on the entries of the frame in s.buf: all, or none if they can't be told apart.
