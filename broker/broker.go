@@ -67,8 +67,14 @@ func (b *Broker) Run(ctx context.Context) error {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
+	var dropped dropReport
+	report := time.NewTicker(dropsInterval)
+	defer report.Stop()
 	for {
 		select {
+		case <-report.C:
+			dropped.log(b.lg, b.drops.Snapshot())
+			continue
 		case <-tick:
 			// Asking the log takes its lock: when that is stuck there is no report, and the service manager starts us anew.
 			b.notify.send("WATCHDOG=1\nSTATUS=" + b.summary())
@@ -77,7 +83,9 @@ func (b *Broker) Run(ctx context.Context) error {
 		}
 		b.lg.Info("stopping")
 		b.notify.send("STOPPING=1\nSTATUS=stopping")
-		return b.Stop()
+		err := b.Stop()
+		dropped.log(b.lg, b.drops.Snapshot())
+		return err
 	}
 }
 
