@@ -54,6 +54,9 @@ func TestKill(t *testing.T) {
 
 func killOnce(t *testing.T, dir string) uint64 {
 	cmd := exec.Command(os.Args[0])
+	if emulator := os.Getenv("SLUICE_TEST_EMULATOR"); emulator != "" { // as go test -exec does for this process
+		cmd = exec.Command(emulator, os.Args[0])
+	}
 	cmd.Env = append(os.Environ(), "SLUICE_STATE_TEST_CHILD="+dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
