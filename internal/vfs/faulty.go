@@ -14,6 +14,7 @@ const (
 	OpRead     Op = "read"
 	OpWrite    Op = "write"
 	OpTruncate Op = "truncate"
+	OpAllocate Op = "allocate"
 	OpSync     Op = "sync"
 	OpSyncDir  Op = "syncdir"
 	OpRemove   Op = "remove"
@@ -121,8 +122,19 @@ func (f faultyFile) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
+func (f faultyFile) Allocate(size int64) error {
+	if err := f.fs.ask(OpAllocate, f.Name()); err != nil {
+		return err
+	}
+	return f.File.Allocate(size)
+}
+
+// Sync tells a file of a Mem that it failed: see PowerCut for what becomes of the pages.
 func (f faultyFile) Sync() error {
 	if err := f.fs.ask(OpSync, f.Name()); err != nil {
+		if m, ok := f.File.(*memFile); ok {
+			m.syncFailed()
+		}
 		return err
 	}
 	return f.File.Sync()

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -34,7 +35,7 @@ func (osFS) ReadDir(name string) ([]fs.DirEntry, error)   { return os.ReadDir(na
 func (osFS) Stat(name string) (fs.FileInfo, error)        { return os.Stat(name) }
 
 func (osFS) SyncDir(name string) error {
-	d, err := os.Open(name)
+	d, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -69,15 +70,63 @@ func (osFS) Space(name string) (total, free int64, err error) {
 // Sync uses fdatasync: fsync would also write the modification time, one more journal commit of the file system
 // for each tick of its clock.
 func (f osFile) Sync() error {
-	for {
-		err := unix.Fdatasync(int(f.Fd()))
-		if err == nil {
-			return nil
-		}
-		if err != unix.EINTR {
-			return &fs.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
+	return f.control("fdatasync", unix.Fdatasync)
+}
+
+func (f osFile) Allocate(size int64) error {
+	if size == 0 {
+		return nil // fallocate refuses
+	}
+	err := f.control("fallocate", func(fd int) error { return unix.Fallocate(fd, 0, 0, size) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return fillHoles(f, size)
+	}
+	return err
+}
+
+// control makes a system call on the descriptor, which can't be closed and reused meanwhile.
+func (f osFile) control(op string, call func(fd int) error) error {
+	conn, err := f.SyscallConn()
+	if err == nil {
+		closed := conn.Control(func(fd uintptr) {
+			for err = unix.EINTR; err == unix.EINTR; {
+				err = call(int(fd))
+			}
+		})
+		if closed != nil { // package os gives this error another name here than elsewhere
+			err = fs.ErrClosed
 		}
 	}
+	if err != nil {
+		return &fs.PathError{Op: op, Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
+// fillHoles writes zeros into the first size bytes of a file: beyond its end, and again where it reads as zeros, since that may
+// be a hole. To ask for the holes (SEEK_HOLE) is no help: a file system without fallocate may call everything data.
+func fillHoles(f File, size int64) error {
+	var old, zero [4096]byte
+	const sector = 512 // no block of a file system is smaller
+	for at := int64(0); at < size; at += int64(len(old)) {
+		end := int(min(int64(len(old)), size-at))
+		n, err := f.ReadAt(old[:end], at)
+		if err != nil && err != io.EOF {
+			return err
+		}
+		for from := 0; from < n; from += sector {
+			to := min(from+sector, n)
+			if bytes.Equal(old[from:to], zero[from:to]) {
+				if _, err := f.WriteAt(zero[from:to], at+int64(from)); err != nil {
+					return err
+				}
+			}
+		}
+		if _, err := f.WriteAt(zero[n:end], at+int64(n)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f osFile) Size() (int64, error) {

@@ -15,6 +15,10 @@ type File interface {
 	io.Closer
 	// Truncate changes the file's length to size bytes.
 	Truncate(size int64) error
+	// Allocate makes the file at least size bytes long with every block of these allocated, so that writing there can't fail
+	// for want of space. What is in the file stays. Where the file system can't, zeros are written. After an error, part of
+	// it may be done. It is durable after Sync.
+	Allocate(size int64) error
 	// Sync makes the file's data, and the length that reading it back needs, durable (fdatasync(2)).
 	// After it failed, what was written since the last success may be gone although the page cache
 	// still shows it, and another Sync may succeed without having written it: a failed Sync is final for the file.

@@ -259,6 +259,15 @@ func (f *crashFile) Truncate(size int64) error {
 	return nil
 }
 
+func (f *crashFile) Allocate(size int64) error {
+	f.c.mu.Lock()
+	defer f.c.mu.Unlock()
+	if size > int64(len(f.n.data)) {
+		f.write(writeOp{at: -1, size: size})
+	}
+	return nil
+}
+
 func (f *crashFile) Sync() error {
 	f.c.mu.Lock()
 	defer f.c.mu.Unlock()
