@@ -214,10 +214,14 @@ func (b *Broker) Status() Status {
 
 // summary is one line for the service manager.
 func (b *Broker) summary() string {
-	if refusing := b.log.Status().Refusing; refusing != nil {
-		return "refusing publishes: " + refusing.Error()
+	log := b.log.Status()
+	if log.Refusing != nil {
+		return "refusing publishes: " + log.Refusing.Error()
 	}
 	text := "listening on " + addresses(b.door.Addrs())
+	if !log.ClockTrusted {
+		text += "; the clock is not trusted"
+	}
 	for _, m := range b.mirrors {
 		s := m.Status()
 		text += fmt.Sprintf("; region %s %s, %d records behind", s.Region, s.State, s.LagRecords)

@@ -100,6 +100,8 @@ type Mirror struct {
 	Region Region `yaml:"region"`
 	// Topics are regular expressions; a topic is mirrored when one of them matches its whole name.
 	Topics []string `yaml:"topics"`
+	// ClockWait is how long after a start records wait that were stamped while the clock couldn't be trusted. 0: they don't.
+	ClockWait Duration `yaml:"clock_wait"`
 }
 
 // Region is a Kafka cluster.
@@ -149,7 +151,7 @@ func DefaultRoute() Route { return Route{Filter: "#", Topic: "mqtt", Key: "{topi
 
 // DefaultMirror is a mirror of everything.
 func DefaultMirror() Mirror {
-	return Mirror{Region: Region{Name: "region"}, Topics: []string{".*"}}
+	return Mirror{Region: Region{Name: "region"}, Topics: []string{".*"}, ClockWait: Duration(10 * time.Minute)}
 }
 
 // setDefaults gives the elements of lists their defaults before the file's keys are read into them.

@@ -99,7 +99,7 @@ routes:
   - {filter: "sensors/+/+", topic: telemetry, key: "{1}"}
   - {filter: "alarms/#", topic: alarms}
 mirror:
-  - {alias: p7, region: {name: eu, brokers: ["${KAFKA}", "kafka-2:9092"]}, topics: ["tele.*", "a$${b}"]}
+  - {alias: p7, region: {name: eu, brokers: ["${KAFKA}", "kafka-2:9092"]}, topics: ["tele.*", "a$${b}"], clock_wait: 1h}
 log: {level: debug, format: json}
 `)
 	if err != nil {
@@ -126,7 +126,7 @@ log: {level: debug, format: json}
 		Mirrors: []Mirror{{
 			Alias:  "p7",
 			Region: Region{Name: "eu", Brokers: []string{"kafka-1:9092", "kafka-2:9092"}},
-			Topics: []string{"tele.*", "a${b}"},
+			Topics: []string{"tele.*", "a${b}"}, ClockWait: Duration(time.Hour),
 		}},
 		Log: Log{Level: "debug", Format: "json"},
 	}
@@ -331,6 +331,8 @@ func TestErrors(t *testing.T) {
 			`gateway.yaml:2:13: mirror[0].alias: "a b" is not allowed; use letters, digits, '.', '_' and '-'`},
 		{"mirror of nothing", "mirror:\n  - {region: {brokers: [\"k:1\"]}, topics: []}\n",
 			`gateway.yaml:2:42: mirror[0].topics: is empty, so nothing would be mirrored; write [".*"] for everything, or take the entry out`},
+		{"mirror clock", "mirror:\n  - {region: {brokers: [\"k:1\"]}, clock_wait: 2d}\n",
+			`gateway.yaml:2:46: mirror[0].clock_wait: 48h is out of range; allowed: 0 to 24h`},
 		{"mirror expression", "mirror:\n  - {region: {brokers: [\"k:1\"]}, topics: [\"a(\"]}\n",
 			`gateway.yaml:2:43: mirror[0].topics[0]: "a(" is not a regular expression: `},
 		{"remote topic name", "topics: [{name: " + strings.Repeat("x", 240) + "}]\nmirror:\n  - {alias: plant-number-7, region: {brokers: [\"k:1\"]}, topics: [\"y\", \"x+\"]}\n",

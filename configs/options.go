@@ -39,6 +39,9 @@ func (c *Config) Broker() (broker.Options, error) {
 	for _, m := range c.Mirrors {
 		to := mirror.DefaultOptions()
 		to.Alias, to.Region, to.Brokers, to.Topics = m.Alias, m.Region.Name, m.Region.Brokers, m.Topics
+		if to.ClockWait = time.Duration(m.ClockWait); to.ClockWait == 0 {
+			to.ClockWait = -1 // there 0 is the default
+		}
 		o.Mirrors = append(o.Mirrors, to)
 	}
 	return o, nil

@@ -18,6 +18,7 @@ import (
 // The ranges of values, where the field's meaning doesn't give them.
 const (
 	maxCommitDelay   = Duration(time.Second)
+	maxClockWait     = Duration(24 * time.Hour)
 	minCommitBytes   = 64 * KiB
 	maxCommitBytes   = 16 * MiB
 	minJournalBytes  = 1 * MiB
@@ -285,6 +286,7 @@ func (v *validation) mirrors() {
 		if len(m.Topics) == 0 {
 			v.bad(path+".topics", "is empty, so nothing would be mirrored; write [\".*\"] for everything, or take the entry out")
 		}
+		inRange(v, path+".clock_wait", m.ClockWait, 0, maxClockWait)
 		for j, expression := range m.Topics {
 			v.mirrored(fmt.Sprintf("%s.topics[%d]", path, j), m, expression)
 		}

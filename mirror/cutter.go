@@ -29,6 +29,11 @@ type cutter struct {
 	build record.Builder
 	dec   *record.Decoder
 	enc   *record.Encoder
+
+	correction func(timestamp int64) (ms int64, known bool) // nil: all timestamps are right
+	waits      bool                                         // for what isn't known: errUnclear
+	untrusted  int64                                        // records of the batch made last that aren't known
+	record     record.Record                                // scratch
 }
 
 func newCutter(codec record.Codec) *cutter {
@@ -41,6 +46,7 @@ func (c *cutter) release() {
 		c.read = nil
 	}
 	c.build.Reset(keepBytes)
+	c.record = record.Record{}
 }
 
 // size is how big a lane's batches become.
@@ -64,7 +70,11 @@ func (c *cutter) next(dst []byte, p Partition, offset int64, s *size) ([]byte, s
 	if err != nil || first == nil {
 		return dst, span{}, err
 	}
-	if first.BaseOffset() >= offset && len(first) <= s.pass && c.whole(first, rest, p.HighWatermark()) {
+	_, known, alike := c.moved(first)
+	if alike && first.BaseOffset() >= offset && len(first) <= s.pass && c.whole(first, rest, p.HighWatermark()) {
+		if !known && c.waits {
+			return dst, span{}, errUnclear
+		}
 		out, err := c.asStored(dst, first)
 		return out, span{first.BaseOffset(), first.NextOffset()}, err
 	}
@@ -78,7 +88,7 @@ func (c *cutter) exactly(dst []byte, p Partition, want span) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	if first != nil && first.BaseOffset() == want.from && first.NextOffset() == want.to {
+	if first != nil && first.BaseOffset() == want.from && first.NextOffset() == want.to && c.alike(first) {
 		return c.asStored(dst, first)
 	}
 	got, err := c.gather(p, want.from, func(r *record.Record) bool { return r.Offset < want.to }, nil)
@@ -123,11 +133,22 @@ func (c *cutter) big(b record.Batch) bool {
 	return len(b) >= passBytes && (b.Codec() != record.None || c.codec == record.None)
 }
 
-func (c *cutter) asStored(dst []byte, b record.Batch) ([]byte, error) {
-	if b.Codec() == record.None && c.codec != record.None && len(b) >= plainBytes {
-		return c.enc.Compress(dst, b, c.codec)
+// asStored appends a batch all of whose records are moved alike.
+func (c *cutter) asStored(dst []byte, b record.Batch) (out []byte, err error) {
+	ms, known, _ := c.moved(b)
+	c.untrusted = 0
+	if !known {
+		c.untrusted = int64(b.Count())
 	}
-	return append(dst, b...), nil
+	if b.Codec() == record.None && c.codec != record.None && len(b) >= plainBytes {
+		out, err = c.enc.Compress(dst, b, c.codec)
+	} else {
+		out = append(dst, b...)
+	}
+	if err == nil && ms != 0 {
+		record.MoveTimestamps(out[len(dst):], ms)
+	}
+	return out, err
 }
 
 // merge is next for records that don't travel as they are stored.
@@ -163,12 +184,17 @@ func (c *cutter) merge(dst []byte, p Partition, offset int64, s *size) ([]byte, 
 // for which stop holds, which then begins the next range.
 func (c *cutter) gather(p Partition, offset int64, more func(*record.Record) bool, stop func(record.Batch) bool) (span, error) {
 	c.build.Reset(keepBytes + maxRawFactor*readBytes)
+	c.untrusted = 0
 	got := span{offset, offset}
 	add := func(r *record.Record) error {
-		switch {
-		case r.Offset < got.to:
+		if r.Offset < got.to {
 			return nil
-		case !more(r):
+		}
+		r, err := c.put(r)
+		switch {
+		case err != nil && c.build.Count() == 0:
+			return err
+		case err != nil || !more(r):
 			return errEnough
 		case c.build.Count() == 0:
 			got.from = r.Offset

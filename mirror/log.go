@@ -15,6 +15,12 @@ func New(o Options, log *segment.Log, lg *slog.Logger) (*Mirror, error) {
 // logSource is the log on flash as a Source.
 type logSource struct{ *segment.Log }
 
+func (s logSource) Correction(timestamp int64) (ms int64, known bool) {
+	return s.Clock().Correction(timestamp)
+}
+
+func (s logSource) ClockTrusted() bool { return s.Clock().Trusted() }
+
 func (s logSource) Topics() []Topic {
 	var topics []Topic
 	for _, t := range s.Log.Topics() {

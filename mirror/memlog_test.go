@@ -13,6 +13,9 @@ type memLog struct {
 	mu       sync.Mutex
 	topics   []Topic
 	watchers map[chan<- struct{}]struct{}
+
+	correct func(timestamp int64) (ms int64, known bool) // nil: all is right; under mu
+	unclear bool                                         // the clock isn't trusted
 }
 
 func newMemLog() *memLog { return &memLog{watchers: map[chan<- struct{}]struct{}{}} }
@@ -29,6 +32,21 @@ func (l *memLog) topic(name string, partitions int) []*memPartition {
 	}
 	l.topics = append(l.topics, t)
 	return ps
+}
+
+func (l *memLog) Correction(timestamp int64) (ms int64, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.correct == nil {
+		return 0, true
+	}
+	return l.correct(timestamp)
+}
+
+func (l *memLog) ClockTrusted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.unclear
 }
 
 func (l *memLog) Topics() []Topic {

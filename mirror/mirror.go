@@ -32,6 +32,8 @@ type Mirror struct {
 	cutting sync.Mutex // held while a batch is made: all senders share one set of compressors
 	cutter  *cutter
 
+	clockUntil time.Time // immutable: no record waits for the clock after that
+
 	mu      sync.Mutex
 	topics  []*topic
 	lanes   int               // their number
@@ -65,6 +67,8 @@ func newMirror(o Options, log Source, lg *slog.Logger) (*Mirror, error) {
 		stop: make(chan struct{}), look: make(chan struct{}, 1), cutter: newCutter(o.Compression),
 		byName: map[string]*topic{}, senders: map[int32]*sender{}, state: Connecting, since: time.Now(),
 	}
+	m.cutter.correction = log.Correction
+	m.clockUntil = time.Now().Add(o.ClockWait)
 	m.stopping, m.cancelStop = context.WithCancel(context.Background())
 	m.sending, m.cancelSend = context.WithCancel(context.Background())
 	return m, nil

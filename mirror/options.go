@@ -38,6 +38,9 @@ type Options struct {
 	MinBackoff, MaxBackoff time.Duration
 	// RequestTimeout is how long a request may take to be written, and its answer to come.
 	RequestTimeout time.Duration
+	// ClockWait is how long, from New on, records wait that were stamped by a clock that isn't trusted yet: once it is, their
+	// timestamps are put right. Then they are sent as they are, and counted. Negative: they don't wait.
+	ClockWait time.Duration
 	// Dial opens connections; nil means TCP. Tests and tunnels use it.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -62,6 +65,7 @@ func DefaultOptions() Options {
 		MinBackoff:     250 * time.Millisecond,
 		MaxBackoff:     30 * time.Second,
 		RequestTimeout: 2 * time.Minute,
+		ClockWait:      10 * time.Minute,
 	}
 }
 
@@ -75,6 +79,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.MinBackoff, d.MinBackoff)
 	setDefault(&o.MaxBackoff, max(d.MaxBackoff, o.MinBackoff))
 	setDefault(&o.RequestTimeout, d.RequestTimeout)
+	setDefault(&o.ClockWait, d.ClockWait)
 	if o.Topics == nil {
 		o.Topics = d.Topics
 	}

@@ -48,6 +48,7 @@ type item struct {
 	lane       *lane
 	span       span
 	sequence   int32
+	untrusted  int64 // records whose true time isn't known
 	start, end int
 }
 
@@ -231,6 +232,10 @@ func (s *sender) fill() {
 			s.m.wait(s, l)
 			continue
 		}
+		if errors.Is(err, errUnclear) {
+			s.m.waitClock(s, l)
+			continue
+		}
 		if err != nil {
 			s.m.fail(s, l, "the local log can't be read: "+err.Error(), loud)
 			continue
@@ -254,10 +259,12 @@ func (s *sender) cut(l *lane, most int) (it item, err error) {
 	m.skipLost(l)
 	it = item{lane: l, span: l.pending, sequence: l.sequence, start: len(s.buf)}
 	if !it.span.empty() {
+		m.cutter.waits = false // it was sent before
 		s.buf, err = m.cutter.exactly(s.buf, l.part, it.span)
 	} else {
 		sz := l.size
 		sz.pass, sz.limit = min(sz.limit, max(most, passAlways)), min(sz.limit, most)
+		m.cutter.waits = m.waitsForClock()
 		s.buf, it.span, err = m.cutter.next(s.buf, l.part, l.next, &sz)
 		l.size.raw, l.hole = sz.raw, 0
 		if err == nil && it.span.empty() {
@@ -268,7 +275,7 @@ func (s *sender) cut(l *lane, most int) (it item, err error) {
 		s.buf = s.buf[:it.start]
 		return it, err
 	}
-	it.end = len(s.buf)
+	it.end, it.untrusted = len(s.buf), m.cutter.untrusted
 	record.Restamp(record.Batch(s.buf[it.start:it.end]), 0, -1, l.producer.id, l.producer.epoch, it.sequence)
 	return it, nil
 }

@@ -142,6 +142,11 @@ func (m *Mirror) stored(s *sender, it *item) {
 		m.wellLocked(l.topic)
 	}
 	m.totals.Records += it.span.count()
+	if it.untrusted > 0 && m.totals.Untrusted == 0 {
+		m.lg.Warn("mirror: records are sent with the timestamps of a clock that wasn't trusted; the region may drop them as too old, or keep them too long",
+			"topic", l.topic.remote, "partition", l.id, "offset", it.span.from, "records", it.untrusted)
+	}
+	m.totals.Untrusted += it.untrusted
 	m.totals.Bytes += int64(it.end - it.start)
 	next, data := l.next, appendCursor(nil, l.producer, l.sequence)
 	m.mu.Unlock()

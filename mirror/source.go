@@ -7,6 +7,10 @@ type Source interface {
 	// Watch has ch, of capacity 1, receive a non-blocking send after each commit that holds records.
 	Watch(ch chan<- struct{})
 	Unwatch(ch chan<- struct{})
+	// Correction is what must be added to a record's timestamp to get the true time, in ms. It isn't known for what was
+	// stamped before the clock could be trusted; once ClockTrusted, what isn't known never will be.
+	Correction(timestamp int64) (ms int64, known bool)
+	ClockTrusted() bool
 }
 
 // Topic is one topic of the log.

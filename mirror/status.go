@@ -35,6 +35,7 @@ type Totals struct {
 	Retries            int64 // batches sent again
 	PossibleDuplicates int64 // records that may have arrived twice
 	Lost               int64 // records that left the log before the region had them
+	Untrusted          int64 // records acknowledged whose timestamps are those of a clock that wasn't trusted
 }
 
 // Status is a mirror at one moment.

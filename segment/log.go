@@ -68,6 +68,7 @@ type Log struct {
 	used        atomic.Int64 // bytes of segments and indexes
 	failing     atomic.Int32 // partitions that can't be appended to
 	counters    counters
+	clock       *Clock // made at the end of Open
 
 	wake           chan struct{} // to the committer, capacity 1
 	appendWake     chan struct{} // to the appender, capacity 1
@@ -75,6 +76,8 @@ type Log struct {
 	commitDone     chan struct{}
 	appendDone     chan struct{}
 	checkpointDone chan struct{}
+	clockStop      chan struct{} // closed: end clockLoop
+	clockDone      chan struct{}
 	closeOnce      sync.Once
 	closeErr       error
 }
@@ -160,6 +163,9 @@ type Status struct {
 	SegmentRestarts int64  // segments rewritten from the journal after one
 	Checkpoints     int64
 	SyncTime        time.Duration // moving average of one journal write and sync
+	ClockTrusted    bool          // the wall clock is taken for the true time
+	ClockSteps      int64         // of the wall clock, by more than a second, since the start
+	ClockStep       time.Duration // the last of them, negative for back
 }
 
 // Status is the present state of the log.
@@ -178,6 +184,7 @@ func (l *Log) Status() Status {
 		Checkpoints:     l.counters.checkpoints.Load(),
 		SyncTime:        time.Duration(l.syncNanos.Load()),
 	}
+	l.clock.status(&s)
 	if l.refused != nil {
 		s.Refusing = l.refused
 	}
@@ -274,6 +281,7 @@ func (l *Log) close() error {
 	case l.wake <- struct{}{}:
 	default:
 	}
+	l.stopClock()
 	giveUp := time.AfterFunc(closeWait, func() { close(l.stop) })
 	<-l.commitDone
 	var err error
@@ -282,6 +290,7 @@ func (l *Log) close() error {
 	}
 	<-l.appendDone
 	<-l.checkpointDone
+	l.PutLazy([]byte(clockKey), l.clock.keep(0))
 	if err = l.checkpointNow(l.journal.LastLSN()); err != nil {
 		err = fmt.Errorf("last checkpoint, left to recovery: %w", err)
 	}

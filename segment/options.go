@@ -42,6 +42,8 @@ type Options struct {
 	FS vfs.FS
 	// Logger gets reports of damage, refusals and their end. nil: none.
 	Logger *slog.Logger
+
+	now func() reading // the clocks, for tests. nil: the system's
 }
 
 // DefaultOptions are those of a gateway with 64 MiB of memory and up.

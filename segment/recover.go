@@ -49,6 +49,8 @@ func Open(o Options) (*Log, error) {
 		return nil, markFormat(err)
 	}
 	l.recovered.Took = time.Since(begin)
+	l.openClock()
+	go l.clockLoop()
 	go l.commitLoop()
 	go l.appendLoop()
 	go l.checkpointLoop()
@@ -76,6 +78,8 @@ func newLog(o Options) *Log {
 		commitDone:     make(chan struct{}),
 		appendDone:     make(chan struct{}),
 		checkpointDone: make(chan struct{}),
+		clockStop:      make(chan struct{}),
+		clockDone:      make(chan struct{}),
 	}
 	l.active = l.groups[1]
 	l.room = sync.NewCond(&l.mu)

@@ -255,7 +255,7 @@ func (c *conn) repeats(w *workspace, i int) bool {
 func (c *conn) store(w *workspace) batch {
 	var b batch
 	s := c.session
-	w.record.Timestamp = w.now.UnixMilli()
+	w.record.Timestamp = c.writer.Stamp(w.now)
 	for i := range w.messages {
 		m := &w.messages[i]
 		switch {

@@ -88,8 +88,9 @@ func (s *stream) write(p []byte) error {
 	return err
 }
 
-// unblock makes read return once readable doesn't return true. It never waits.
-func (s *stream) unblock() { s.tcp.SetReadDeadline(time.Unix(1, 0)) }
+// unblock makes read return once readable doesn't return true. It never waits. The usual time.Unix(1, 0) is still to come on a
+// gateway that has just booted.
+func (s *stream) unblock() { s.tcp.SetReadDeadline(time.Now()) }
 
 // writeBy makes write give up at a time.
 func (s *stream) writeBy(t time.Time) { s.tcp.SetWriteDeadline(t) }

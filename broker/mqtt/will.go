@@ -30,7 +30,7 @@ func (c *conn) publishWill(will *wire.Will) {
 			c.srv.warn(warnWill, "will is not stored", "client", c.name(), "cause", err)
 			return
 		}
-		w.record.Timestamp = w.now.UnixMilli()
+		w.record.Timestamp = c.writer.Stamp(w.now)
 		c.fill(w, m)
 		c.writer.Append(m.partition, &w.record)
 		c.writer.End()

@@ -209,6 +209,14 @@ func SetBaseOffset(b Batch, offset int64) {
 	binary.BigEndian.PutUint64(b, uint64(offset))
 }
 
+// MoveTimestamps adds ms to the timestamps of all records, in place, and renews the CRC. The records hold what they are apart
+// from the base, so only the header changes.
+func MoveTimestamps(b Batch, ms int64) {
+	binary.BigEndian.PutUint64(b[posBaseTimestamp:], uint64(b.BaseTimestamp()+ms))
+	binary.BigEndian.PutUint64(b[posMaxTimestamp:], uint64(b.MaxTimestamp()+ms))
+	b.finish()
+}
+
 // Restamp makes b, in place, a batch of the given producer at the given place, and renews the CRC. A producer sends
 // base offset 0 and leader epoch -1.
 func Restamp(b Batch, baseOffset int64, leaderEpoch int32, producerID int64, producerEpoch int16, baseSequence int32) {

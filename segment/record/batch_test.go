@@ -172,3 +172,21 @@ func TestRestamp(t *testing.T) {
 		t.Fatal("restamping back doesn't give the batch as built")
 	}
 }
+
+func TestMoveTimestamps(t *testing.T) {
+	for _, c := range []Codec{None, Zstd} {
+		rs := messages(12)
+		b, err := NewEncoder().Compress(nil, build(1000, rs...), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		MoveTimestamps(b, 1<<40)
+		for i := range rs {
+			rs[i].Timestamp += 1 << 40
+		}
+		checkRecords(t, mustDecode(t, b), rs, 1000)
+		if want := build(1000, rs...); Batch(b).BaseTimestamp() != want.BaseTimestamp() || Batch(b).MaxTimestamp() != want.MaxTimestamp() {
+			t.Errorf("timestamps %d to %d, want %d to %d", Batch(b).BaseTimestamp(), Batch(b).MaxTimestamp(), want.BaseTimestamp(), want.MaxTimestamp())
+		}
+	}
+}
