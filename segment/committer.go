@@ -208,6 +208,7 @@ func (l *Log) roll() error {
 			}
 			l.orderCheckpoint(l.journal.LastLSN(), false)
 		}
+		l.o.wait()
 		select {
 		case <-done:
 		case <-l.stop:

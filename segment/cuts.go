@@ -8,12 +8,13 @@ import (
 
 // cutTail is what recovery cut off a partition's segments.
 type cutTail struct {
-	p     *Partition
-	end   bool   // nothing was kept behind it
-	to    int64  // offset behind it
-	bytes int64  // that were cut
-	what  string // it is
-	side  string // file that has the bytes now, or ""
+	p      *Partition
+	end    bool   // nothing was kept behind it
+	beyond bool   // it lies beyond the recovery point: nothing of it was synced
+	to     int64  // offset behind it
+	bytes  int64  // that were cut
+	what   string // it is
+	side   string // file that has the bytes now, or ""
 }
 
 // segmentBase is the offset in the name of a segment's file.
@@ -26,8 +27,9 @@ func segmentBase(path string) int64 {
 // judgeCuts tells damage from what every power cut leaves: of what was appended since the last checkpoint, any page may
 // be missing, and the journal has brought it again. The files that have the remains are removed then, once the new copy
 // is durable; they would fill the disk, a little with each power cut. It is called between replay and anything else that
-// moves p.next.
-func (l *Log) judgeCuts() (useless []string) {
+// moves p.next. whole says that the journal was replayed without damage: what was not synced and is not in it was never
+// acknowledged.
+func (l *Log) judgeCuts(whole bool) (useless []string) {
 	for _, c := range l.cuts {
 		switch {
 		case c.end && c.p.next >= c.to:
@@ -35,6 +37,12 @@ func (l *Log) judgeCuts() (useless []string) {
 			l.recovered.Notes = append(l.recovered.Notes, c.what+"; the journal has all of it")
 			if c.side != "" {
 				useless = append(useless, c.side)
+			}
+		case c.end && c.beyond && whole:
+			l.recovered.CutBytes += c.bytes
+			l.recovered.Notes = append(l.recovered.Notes, c.what+"; the journal doesn't know it, so it was never acknowledged")
+			if c.side != "" {
+				l.recovered.Notes = append(l.recovered.Notes, "it is kept as "+c.side)
 			}
 		case c.side != "":
 			l.damaged("%s; set aside as %s", c.what, c.side)

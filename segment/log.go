@@ -31,6 +31,8 @@ type Log struct {
 	budget    int64
 	recovered Recovery
 	cuts      []cutTail        // during Open
+	agreement *agreement       // during Open
+	raised    bool             // during Open: some partition goes on behind offsets that are gone
 	dirs      map[string]int32 // topics that have directories, with their number of partitions, at Open
 
 	mu         sync.Mutex // taken once for each read of a connection
@@ -258,7 +260,9 @@ func (l *Log) storeTopic(o TopicOptions, id uint32) error {
 	}
 	w.Put(topicKey(o.Name), encodeTopic(id, o))
 	w.Put([]byte(lastTopicIDKey), binary.BigEndian.AppendUint32(nil, id))
-	return l.endWithTicket(w, nil, 0).Wait(context.Background())
+	ticket := l.endWithTicket(w, nil, 0)
+	l.o.wait()
+	return ticket.Wait(context.Background())
 }
 
 // Close stops the log cleanly: what was added is committed, segments and state are brought up to date, so that the
@@ -291,10 +295,23 @@ func (l *Log) close() error {
 	<-l.appendDone
 	<-l.checkpointDone
 	l.PutLazy([]byte(clockKey), l.clock.keep(0))
-	if err = l.checkpointNow(l.journal.LastLSN()); err != nil {
+	if err = l.lastCheckpoint(); err != nil {
 		err = fmt.Errorf("last checkpoint, left to recovery: %w", err)
 	}
 	return errors.Join(err, l.release())
+}
+
+// lastCheckpoint stores what is left. The next start sees by its LSN whether a state file lacks anything. If the newer one
+// has the last LSN already, what is stored now has none of its own, so it goes to both: one bad file loses nothing.
+func (l *Log) lastCheckpoint() error {
+	lsn := l.journal.LastLSN()
+	l.storeLazy()
+	twice := l.store.Point().LSN == lsn && l.overlay.pendingBytes() > 0
+	err := l.checkpointNow(lsn)
+	if err == nil && twice {
+		err = l.checkpointNow(lsn)
+	}
+	return err
 }
 
 // release closes all files.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicemq/sluice/internal/vfs"
+	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
 )
@@ -43,7 +44,19 @@ type Options struct {
 	// Logger gets reports of damage, refusals and their end. nil: none.
 	Logger *slog.Logger
 
-	now func() reading // the clocks, for tests. nil: the system's
+	// Seams for tests, nil in a broker.
+	now       func() reading        // the clocks
+	openStore func() (store, error) // opens the state, instead of the two bbolt files
+	tuneChain func(*files.Options)  // sees the options of each partition's segments
+	waiting   func()                // is called where a goroutine begins to wait for another one of the log
+}
+
+// wait is where a goroutine begins to wait for another one of the log. A test that has all of them in one goroutine does
+// the other one's work here.
+func (o *Options) wait() {
+	if o.waiting != nil {
+		o.waiting()
+	}
 }
 
 // DefaultOptions are those of a gateway with 64 MiB of memory and up.

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -145,8 +146,8 @@ func (l *Log) Get(key []byte) (value []byte, ok bool, err error) {
 // only; what changes meanwhile may be missed. The slices are the callee's.
 func (l *Log) Range(prefix []byte, fn func(key, value []byte) bool) error {
 	pending := l.overlay.collect(prefix)
-	for k, c := range pending {
-		if !c.deleted && !fn([]byte(k), c.value) {
+	for _, k := range slices.Sorted(maps.Keys(pending)) { // in one order always, so that a test can repeat a recovery
+		if c := pending[k]; !c.deleted && !fn([]byte(k), c.value) {
 			return nil
 		}
 	}

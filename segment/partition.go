@@ -128,9 +128,17 @@ func (p *Partition) readChain(dst []byte, offset int64, maxBytes int, high int64
 	if p.rewriting {
 		return dst, fmt.Errorf("read %s at offset %d: %w: a segment is being rewritten", p, offset, ErrUnavailable)
 	}
-	// What was rewritten may be merged in another way and reach beyond the high watermark of before. Nothing at all now means
-	// a hole with nothing behind it.
-	return p.chain.Read(dst, offset, maxBytes, p.HighWatermark())
+	// What was rewritten may be merged in another way and reach beyond the high watermark of before.
+	if out, err = p.chain.Read(dst, offset, maxBytes, p.HighWatermark()); err != nil || len(out) > len(dst) {
+		return out, err
+	}
+	// A hole with nothing behind it in the segments: the next batch is in memory, where it stays while chainMu is held.
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.flushing.spans) > 0 {
+		return p.flushing.read(dst, offset, maxBytes), nil
+	}
+	return p.filling.read(dst, offset, maxBytes), nil
 }
 
 // publish makes a durable batch readable and moves the high watermark. By the committer only. A tail that was empty

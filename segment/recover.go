@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,22 +121,29 @@ func (l *Log) open() (err error) {
 	return l.replay()
 }
 
-// makeDirs makes the directories and their entries durable: what a journal file holds is lost with the entry of its
-// directory.
+// makeDirs makes the directories and their entries durable: what a journal file holds is lost with the entry of any directory
+// above it. The directories above are synced even if they were there: an earlier start may have made them and ended before
+// it had synced them. Of those, the ones that we may not read are left alone.
 func (l *Log) makeDirs() error {
-	dir := l.o.Dir
-	toSync := []string{dir}
-	if _, err := l.o.FS.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		toSync = append(toSync, filepath.Dir(filepath.Clean(dir))) // only then: we need not be allowed to read it
+	dir := filepath.Clean(l.o.Dir)
+	made := map[string]bool{}
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := l.o.FS.Stat(d); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		made[d] = true
 	}
 	for _, d := range []string{dir, topicsDir(dir), journal.Dir(dir)} {
 		if err := l.o.FS.MkdirAll(d, 0o750); err != nil {
 			return err
 		}
 	}
-	for _, d := range toSync {
-		if err := l.o.FS.SyncDir(d); err != nil {
-			return fmt.Errorf("sync directory %s: %w", d, err)
+	if err := l.o.FS.SyncDir(dir); err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir, err)
+	}
+	for d := dir; d != filepath.Dir(d); d = filepath.Dir(d) {
+		if err := l.o.FS.SyncDir(filepath.Dir(d)); err != nil && made[d] {
+			return fmt.Errorf("sync directory %s: %w", filepath.Dir(d), err)
 		}
 	}
 	return nil
@@ -156,7 +165,11 @@ func (l *Log) setBudget() error {
 }
 
 // openState opens the two state files. bbolt needs real ones.
-func (l *Log) openState() error {
+func (l *Log) openState() (err error) {
+	if l.o.openStore != nil {
+		l.store, err = l.o.openStore()
+		return err
+	}
 	s, report, err := state.Open(state.Options{Dir: l.o.Dir, MaxSize: l.o.StateBytes, Logger: l.log})
 	if err != nil {
 		return err
@@ -189,8 +202,8 @@ func (l *Log) openTopics() error {
 	if err != nil {
 		l.damaged("topics in the state: %v", err)
 	}
-	for _, k := range topics {
-		if err := l.recoverTopic(k.o, k.id, ends, 0); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(topics)) {
+		if err := l.recoverTopic(topics[name].o, topics[name].id, ends, 0); err != nil {
 			return err
 		}
 	}
@@ -200,8 +213,9 @@ func (l *Log) openTopics() error {
 
 // openNew opens the topics that were made since the last checkpoint and hold no record yet.
 func (l *Log) openNew() error {
-	for key, c := range l.overlay.collect([]byte(topicPrefix)) {
-		name := key[len(topicPrefix):]
+	made := l.overlay.collect([]byte(topicPrefix))
+	for _, key := range slices.Sorted(maps.Keys(made)) {
+		name, c := key[len(topicPrefix):], made[key]
 		if c.deleted || l.Topic(name) != nil {
 			continue
 		}
@@ -220,7 +234,8 @@ func (l *Log) openNew() error {
 // openOrphans opens the topics that have records on disk, but are neither in the state nor in the journal. Empty
 // directories are what a crash in the middle of making a topic leaves; the next attempt uses them.
 func (l *Log) openOrphans() error {
-	for name, partitions := range l.dirs {
+	for _, name := range slices.Sorted(maps.Keys(l.dirs)) {
+		partitions := l.dirs[name]
 		o := TopicOptions{Name: name, Partitions: partitions}
 		if l.Topic(name) != nil || o.Validate() != nil {
 			continue
@@ -228,6 +243,9 @@ func (l *Log) openOrphans() error {
 		used := false
 		for i := range partitions {
 			list, err := files.List(l.o.FS, filepath.Join(topicsDir(l.o.Dir), partitionName(name, i)))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // a crash left the directories of some partitions only
+			}
 			used = used || err != nil || len(list) > 1 || (len(list) == 1 && list[0].Bytes > 0)
 		}
 		if !used {
@@ -317,14 +335,19 @@ func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64, oth
 	}
 	for i, r := range recoveries {
 		p := t.partitions[i]
+		end, ok := ends[p.String()]
+		if !ok {
+			end = other
+		}
+		beyond := func(offset int64) bool { return end >= 0 && offset >= end }
 		l.recovered.CutBytes += r.Cut
 		for _, d := range r.Damaged {
 			what := fmt.Sprintf("%s at byte %d: offsets %d to %d: %v", d.Path, d.Position, d.From, d.To-1, d.Cause)
-			l.cuts = append(l.cuts, cutTail{p, d.From >= p.next, d.To, d.Bytes, what, d.SideFile})
+			l.cuts = append(l.cuts, cutTail{p, d.From >= p.next, beyond(d.From), d.To, d.Bytes, what, d.SideFile})
 		}
 		for _, path := range r.SetAside {
 			what := path + ": segment beyond the end of its log"
-			l.cuts = append(l.cuts, cutTail{p, true, segmentBase(path) + 1, 0, what, path})
+			l.cuts = append(l.cuts, cutTail{p, true, beyond(segmentBase(path)), segmentBase(path) + 1, 0, what, path})
 		}
 	}
 	l.addTopic(t)
@@ -335,6 +358,11 @@ func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64, oth
 // journal file. Only then may anybody read or write: what was just read back may have been in the page cache only.
 func (l *Log) replay() error {
 	point := l.store.Point()
+	if err := l.journal.SyncFound(); err != nil {
+		l.log.Warn("journal can't be synced, going on with what can be read of it", "error", err)
+	}
+	l.agreement = newAgreement()
+	defer func() { l.agreement = nil }()
 	report, err := l.journal.Replay(point.LSN, func(_ uint64, e *journal.Entry) error {
 		if e.Kind != journal.KindBatch {
 			l.overlay.applyEntry(e)
@@ -356,7 +384,13 @@ func (l *Log) replay() error {
 	if err := l.openOrphans(); err != nil {
 		return err
 	}
-	useless := l.judgeCuts()
+	whole := report.Files > 0 && len(report.Damages) == 0
+	if whole {
+		if err := l.dropUnknown(); err != nil {
+			return err
+		}
+	}
+	useless := l.judgeCuts(whole)
 	if err := l.raiseToEnds(point.Ends); err != nil {
 		return err
 	}
@@ -366,9 +400,11 @@ func (l *Log) replay() error {
 	for _, d := range l.recovered.Damages {
 		l.log.Error("damage found", "what", d)
 	}
-	// Twice: once for each state file, so that the whole journal is free again.
+	// Twice: once for each state file, so that the whole journal is free again, and that what was found out just now is not
+	// forgotten with one of them.
+	asStored := report.Frames == 0 && point.Clean && !l.raised && l.overlay.pendingBytes() == 0
 	for range 2 {
-		if report.Frames == 0 && point.Clean && l.store.OldestLSN() == point.LSN {
+		if asStored && l.store.OldestLSN() == point.LSN {
 			break
 		}
 		if err := l.checkpointNow(report.LastLSN); err != nil {
@@ -401,6 +437,7 @@ func (l *Log) replayBatch(e *journal.Entry) error {
 	if p == nil || err != nil {
 		return err
 	}
+	l.compare(p, b)
 	if b.LastOffset() < p.next {
 		return nil
 	}
@@ -470,6 +507,7 @@ func (l *Log) raise(p *Partition, offset int64, why string) error {
 	note := fmt.Sprintf("%s: offsets %d to %d are gone, %s", p, p.next, offset-1, why)
 	l.log.Warn("going on behind records that are gone", "what", note)
 	l.recovered.Notes = append(l.recovered.Notes, note)
+	l.raised = true
 	if err := l.appendPartition(p); err != nil {
 		return err
 	}

@@ -91,14 +91,18 @@ func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other 
 		if !ok {
 			end = other
 		}
-		chain, r, err := l.openChain(files.Options{
+		chainOptions := files.Options{
 			FS:           l.o.FS,
 			Dir:          filepath.Join(topicsDir(l.o.Dir), p.String()),
 			SegmentBytes: segmentBytes,
 			// A group may hold no more than that, of one partition.
 			MaxBatchBytes: max(files.DefaultMaxBatchBytes, l.o.MaxBytes+2*l.o.MaxRecordBytes),
 			Handles:       l.handles,
-		}, end)
+		}
+		if l.o.tuneChain != nil {
+			l.o.tuneChain(&chainOptions)
+		}
+		chain, r, err := l.openChain(chainOptions, end)
 		if err != nil {
 			l.closeTopic(t)
 			return nil, nil, fmt.Errorf("open %s: %w", p, err)

@@ -161,6 +161,9 @@ func (c *Chain) Poisoned() error {
 	return c.poisoned
 }
 
+// Distrust poisons the chain as a failed write does: what lies beyond SyncedOffset isn't what it should be, and err says why.
+func (c *Chain) Distrust(err error) { _ = c.poison(err) }
+
 func (c *Chain) poison(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

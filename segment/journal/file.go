@@ -235,7 +235,7 @@ func unusedName(fs vfs.FS, dir string) (string, error) {
 }
 
 func zeroFill(f vfs.File, from, to int64) error {
-	chunk := make([]byte, 256<<10)
+	chunk := make([]byte, min(to-from, 256<<10))
 	for at := from; at < to; {
 		n, err := f.WriteAt(chunk[:min(int64(len(chunk)), to-at)], at)
 		if err != nil {

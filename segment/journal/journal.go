@@ -63,6 +63,19 @@ func Open(o Options) (*Journal, error) {
 	return &Journal{o: o, files: files, unreadable: bad}, nil
 }
 
+// SyncFound makes durable what Open found. After a kill a frame may be in the page cache only. Replay takes its batches to the
+// segments, where they are synced; if the power failed then, the state changes of the frame would be gone, and half of a
+// group would be left.
+func (j *Journal) SyncFound() error {
+	var err error
+	for _, f := range j.files {
+		if f.used {
+			err = errors.Join(err, f.f.Sync())
+		}
+	}
+	return err
+}
+
 // Start begins a new file after a Replay, always: what a crash left behind the last frame of the old one can then never be taken
 // for new. lastLSN is the last LSN that Replay or the state knows of; covered is the LSN up to which both state
 // files hold everything. It makes the files that Append needs, a spare included.
@@ -205,9 +218,17 @@ func (j *Journal) Append(f *Frame) (lsn uint64, err error) {
 	return lsn, nil
 }
 
-// Roll goes on in another file and leaves the spare alone. It returns the last LSN before the roll.
+// Roll goes on in another file and leaves the spare alone. It returns the last LSN before the roll. A file that holds no
+// frame yet is as good as another one, and stays: of two uses that begin with the same LSN, a replay could not tell which
+// is the later one, and would take the frames of that one for void.
 func (j *Journal) Roll() (cut uint64, err error) {
-	cut = j.LastLSN()
+	j.mu.Lock()
+	cut = j.lastLSN
+	fresh := j.current.end == framesAt && j.current.failed == nil
+	j.mu.Unlock()
+	if fresh {
+		return cut, nil
+	}
 	return cut, j.use(1, cut)
 }
 

@@ -36,6 +36,7 @@ func (d Damage) String() string {
 type Report struct {
 	LastLSN uint64 // of the last valid frame; the argument of Replay when there was none beyond it
 	Frames  int    // given to the callback
+	Files   int    // that were in use
 	Torn    bool   // the last file ends in a frame that was being written when the power failed
 	Damages []Damage
 }
@@ -118,7 +119,7 @@ func openSteady(fs vfs.FS, dir string) (files []*file, bad []Damage, err error) 
 
 func replay(chain []*use, after uint64, fn func(uint64, *Entry) error) (r Report, err error) {
 	slices.SortFunc(chain, func(a, b *use) int { return cmp.Compare(a.header.firstLSN, b.header.firstLSN) })
-	r.LastLSN = after
+	r.LastLSN, r.Files = after, len(chain)
 	s := scanner{after: after, fn: fn, report: &r}
 	if len(chain) > 0 {
 		s.missing("", 0, 0, after+1, chain[0].header.prevLSN)
