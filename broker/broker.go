@@ -55,9 +55,10 @@ func New(o Options, lg *slog.Logger) (*Broker, error) {
 	return &Broker{o: o, lg: lg, notify: newNotifier(os.Getenv)}, nil
 }
 
-// Run starts the broker, keeps it running until ctx is done, and stops it.
+// Run starts the broker, keeps it running until ctx is done, and stops it. While the disk is full, read-only or failing it
+// says so and waits until that is over.
 func (b *Broker) Run(ctx context.Context) error {
-	if err := b.Start(); err != nil {
+	if started, err := b.startPatiently(ctx); !started {
 		return err
 	}
 	b.notify.send("READY=1\nSTATUS=" + b.summary())
@@ -67,13 +68,18 @@ func (b *Broker) Run(ctx context.Context) error {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	var dropped dropReport
-	report := time.NewTicker(dropsInterval)
-	defer report.Stop()
+	var report dropReport
+	minute := time.NewTicker(dropsInterval)
+	defer minute.Stop()
+	wear := time.NewTicker(wearInterval)
+	defer wear.Stop()
 	for {
 		select {
-		case <-report.C:
-			dropped.log(b.lg, b.drops.Snapshot())
+		case <-minute.C:
+			report.log(b.lg, b.dropped())
+			continue
+		case <-wear.C:
+			logWear(b.lg, b.log.Wear())
 			continue
 		case <-tick:
 			// Asking the log takes its lock: when that is stuck there is no report, and the service manager starts us anew.
@@ -84,21 +90,31 @@ func (b *Broker) Run(ctx context.Context) error {
 		b.lg.Info("stopping")
 		b.notify.send("STOPPING=1\nSTATUS=stopping")
 		err := b.Stop()
-		dropped.log(b.lg, b.drops.Snapshot())
+		report.log(b.lg, b.dropped())
+		logWear(b.lg, b.log.Wear())
 		return err
 	}
 }
 
 // Start opens everything, in order. After an error everything that was opened is closed again. The error is one line with
 // the remedy; a *ConfigError when starting again can't help.
-func (b *Broker) Start() (err error) {
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, b.Stop())
-		}
-	}()
+func (b *Broker) Start() error {
+	err := b.start()
+	if err != nil {
+		err = errors.Join(err, b.undo())
+	}
+	return err
+}
+
+func (b *Broker) start() (err error) {
 	began := time.Now()
 	b.o.Log.Logger = b.lg
+	if b.o.Log.Followers, err = followers(b.o.Mirrors); err != nil {
+		return &ConfigError{err.Error()}
+	}
+	for _, t := range b.o.Topics {
+		b.o.Log.Partitions += int(t.Partitions)
+	}
 	if b.log, err = segment.Open(b.o.Log); err != nil {
 		return explain(b.o.Log.Dir, err)
 	}
@@ -125,6 +141,13 @@ func (b *Broker) Start() (err error) {
 	b.lg.Info("ready", "gateway", b.id, "id_from", source, "data", b.o.Log.Dir, "mqtt", addresses(b.door.Addrs()),
 		"topics", len(b.log.Topics()), "mirrors", len(b.mirrors), "took", time.Since(began).Round(time.Millisecond))
 	return nil
+}
+
+// undo closes what start had opened when it failed, so that it can be called again.
+func (b *Broker) undo() error {
+	err := b.Stop()
+	b.log, b.mirrors, b.door = nil, nil, nil
+	return err
 }
 
 // openTopics makes the topics and compiles the routes.
@@ -159,6 +182,25 @@ func (b *Broker) reportRecovery() {
 	if r.Frames > 0 || r.CutBytes > 0 {
 		b.lg.Info("recovered", "frames", r.Frames, "records", r.Records, "torn", r.Torn, "cut_bytes", r.CutBytes, "took", r.Took.Round(time.Millisecond))
 	}
+}
+
+// followers tells the log which mirrors follow a topic: what they have is the first to make room.
+func followers(mirrors []mirror.Options) (func(topic string) []string, error) {
+	filters := make([]func(string) bool, len(mirrors))
+	for i, o := range mirrors {
+		var err error
+		if filters[i], err = o.Filter(); err != nil {
+			return nil, err
+		}
+	}
+	return func(topic string) (owners []string) {
+		for i, follows := range filters {
+			if follows(topic) {
+				owners = append(owners, mirrors[i].Owner())
+			}
+		}
+		return owners
+	}, nil
 }
 
 func (b *Broker) startMirrors() error {
@@ -205,7 +247,7 @@ func (b *Broker) Addrs() []net.Addr { return b.door.Addrs() }
 
 // Status is the present state of all parts.
 func (b *Broker) Status() Status {
-	s := Status{GatewayID: b.id, Log: b.log.Status(), MQTT: b.door.Stats(), Dropped: b.drops.Snapshot()}
+	s := Status{GatewayID: b.id, Log: b.log.Status(), MQTT: b.door.Stats(), Dropped: b.dropped()}
 	for _, m := range b.mirrors {
 		s.Mirrors = append(s.Mirrors, m.Status())
 	}
@@ -222,11 +264,14 @@ func (b *Broker) summary() string {
 	if !log.ClockTrusted {
 		text += "; the clock is not trusted"
 	}
+	for _, t := range log.Refused {
+		text += "; refusing publishes to " + t.Topic
+	}
 	for _, m := range b.mirrors {
 		s := m.Status()
 		text += fmt.Sprintf("; region %s %s, %d records behind", s.Region, s.State, s.LagRecords)
 	}
-	return text
+	return text + wearText(log.Wear)
 }
 
 func addresses(all []net.Addr) string {

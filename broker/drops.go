@@ -28,3 +28,26 @@ func (r *dropReport) log(lg *slog.Logger, drops []admission.Drop) {
 		}
 	}
 }
+
+// dropped is what was refused or not delivered, what was evicted before every region had it, and what a region will not get
+// because it is damaged in the log: counted once for each region.
+func (b *Broker) dropped() []admission.Drop {
+	drops := b.drops.Snapshot()
+	for _, e := range b.log.Status().Evicted {
+		if e.Unmirrored > 0 {
+			drops = append(drops, admission.Drop{Topic: e.Topic, Reason: "evicted unmirrored by " + e.Reason, Messages: e.Unmirrored})
+		}
+	}
+	damaged := map[string]int64{}
+	for _, m := range b.mirrors {
+		for _, l := range m.Status().Lanes {
+			damaged[l.Topic] += l.Damaged
+		}
+	}
+	for topic, n := range damaged {
+		if n > 0 {
+			drops = append(drops, admission.Drop{Topic: topic, Reason: "damaged", Messages: n})
+		}
+	}
+	return drops
+}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluicemq/sluice/segment"
 )
 
 // Version is the newest layout of the configuration file that this release reads.
@@ -39,19 +41,29 @@ type Gateway struct {
 type Data struct {
 	// Dir is made if it does not exist. One broker at a time may use it.
 	Dir string `yaml:"dir"`
-	// Budget bounds what the log may take in bytes; publishes are refused beyond it. 0: 70 % of the file system.
+	// Budget bounds what everything in Dir may take, in bytes; before that the oldest segments are evicted. 0: 70 % of the
+	// file system.
 	Budget Size `yaml:"budget"`
-	// Reserve is what of the budget is kept for state and cursors, in bytes. 0: an eighth of it, at most 64 MiB.
+	// Reserve is what of the budget is kept for state and cursors, in bytes: a file that makes room when others fill the disk.
+	// 0: an eighth of it, at most 64 MiB.
 	Reserve Size `yaml:"reserve"`
+	// Endurance is how many bytes the flash takes in its life, to tell how long that is. 0: 1,000 times the file system's size.
+	Endurance Size `yaml:"endurance"`
 }
 
 // Commit bounds a commit group: what one journal write and one sync carry.
 type Commit struct {
 	// MaxDelay is how long the first message of a group waits at most for others to share its sync.
 	MaxDelay Duration `yaml:"max_delay"`
+	// WearBudget is how many bytes a day may be written to the flash; messages then share commits, with a delay of up to
+	// MaxDelayCeiling. 0: no budget.
+	WearBudget Size `yaml:"wear_budget"`
+	// MaxDelayCeiling is how long an acknowledgement waits at most for the wear budget, with a usual sync.
+	MaxDelayCeiling Duration `yaml:"max_delay_ceiling"`
 	// MaxBytes seals a group.
 	MaxBytes Size `yaml:"max_bytes"`
-	// JournalBytes is the size of one journal file. There are at least three, zero-filled at the first start.
+	// JournalBytes is the size of one journal file. There are up to four, zero-filled at the first start. 0: 16 MiB, less where
+	// four of them would take more than an eighth of the file system or the budget, but what MaxBytes and MaxPacketBytes need.
 	JournalBytes Size `yaml:"journal_bytes"`
 }
 
@@ -81,6 +93,20 @@ type Topic struct {
 	Compression string `yaml:"compression"`
 	// SegmentBytes is when a segment file is followed by a new one. 0: by the budget.
 	SegmentBytes Size `yaml:"segment_bytes"`
+	// Priority decides which topic gives way first when the budget is used up: low, normal, high or critical.
+	Priority string `yaml:"priority"`
+	// Retention says how much is kept, and for how long.
+	Retention Retention `yaml:"retention"`
+	// OnFull is what happens when Retention.Bytes or the budget is used up: drop-oldest or reject.
+	OnFull string `yaml:"on_full"`
+}
+
+// Retention bounds what a topic keeps. Segments go whole, the oldest first.
+type Retention struct {
+	// Bytes are of all partitions together. 0: bounded by the budget only.
+	Bytes Size `yaml:"bytes"`
+	// Age is of a segment's newest record. 0: for ever.
+	Age Duration `yaml:"age"`
 }
 
 // Route says where messages of MQTT topics go. The first route whose filter matches wins.
@@ -125,9 +151,9 @@ func Default() *Config {
 		Data:    Data{Dir: "./sluice-data"},
 		Topics:  []Topic{},
 		Commit: Commit{
-			MaxDelay:     Duration(5 * time.Millisecond),
-			MaxBytes:     1 * MiB,
-			JournalBytes: 16 * MiB,
+			MaxDelay:        Duration(5 * time.Millisecond),
+			MaxDelayCeiling: Duration(time.Second),
+			MaxBytes:        1 * MiB,
 		},
 		MQTT: MQTT{
 			Listeners:      []Listener{{Address: "localhost:1883"}},
@@ -143,7 +169,9 @@ func Default() *Config {
 
 // DefaultTopic is a topic that was named and nothing else.
 func DefaultTopic(name string) Topic {
-	return Topic{Name: name, Partitions: 4, Compression: "zstd"}
+	return Topic{
+		Name: name, Partitions: 4, Compression: "zstd", Priority: segment.Normal.String(), OnFull: segment.DropOldest.String(),
+	}
 }
 
 // DefaultRoute stores every message that no other route takes: what was acknowledged is never quietly left out.

@@ -85,15 +85,15 @@ func TestEverythingSet(t *testing.T) {
 	c, err := read(`
 version: 1
 gateway: {id: plant-7}
-data: {dir: /var/lib/sluice, budget: 2GiB, reserve: 64MiB}
-commit: {max_delay: "${DELAY}", max_bytes: 512KiB, journal_bytes: 32MiB}
+data: {dir: /var/lib/sluice, budget: 2GiB, reserve: 64MiB, endurance: 4TB}
+commit: {max_delay: "${DELAY}", max_bytes: 512KiB, journal_bytes: 32MiB, wear_budget: 1GiB, max_delay_ceiling: 2s}
 mqtt:
   listeners: [{address: "127.0.0.1:1883"}, {address: "[::1]:1884"}]
   max_connections: ${LIMIT}
   max_packet_bytes: 100000
   receive_maximum: 20
 topics:
-  - {name: telemetry, partitions: 8, compression: none, segment_bytes: 4MiB}
+  - {name: telemetry, partitions: 8, compression: none, segment_bytes: 4MiB, priority: high, retention: {bytes: 512MiB, age: 168h}, on_full: reject}
   - name: alarms
 routes:
   - {filter: "sensors/+/+", topic: telemetry, key: "{1}"}
@@ -109,15 +109,21 @@ log: {level: debug, format: json}
 	want := &Config{
 		Version: 1,
 		Gateway: Gateway{ID: "plant-7"},
-		Data:    Data{Dir: "/var/lib/sluice", Budget: 2 * GiB, Reserve: 64 * MiB},
-		Commit:  Commit{MaxDelay: Duration(20 * time.Millisecond), MaxBytes: 512 * KiB, JournalBytes: 32 * MiB},
+		Data:    Data{Dir: "/var/lib/sluice", Budget: 2 * GiB, Reserve: 64 * MiB, Endurance: 4e12},
+		Commit: Commit{
+			MaxDelay: Duration(20 * time.Millisecond), MaxBytes: 512 * KiB, JournalBytes: 32 * MiB,
+			WearBudget: GiB, MaxDelayCeiling: Duration(2 * time.Second),
+		},
 		MQTT: MQTT{
 			Listeners:      []Listener{{"127.0.0.1:1883"}, {"[::1]:1884"}},
 			MaxConnections: 17, MaxPacketBytes: 100000, ReceiveMaximum: 20,
 		},
 		Topics: []Topic{
-			{Name: "telemetry", Partitions: 8, Compression: "none", SegmentBytes: 4 * MiB},
-			{Name: "alarms", Partitions: 4, Compression: "zstd"},
+			{
+				Name: "telemetry", Partitions: 8, Compression: "none", SegmentBytes: 4 * MiB, Priority: "high", OnFull: "reject",
+				Retention: Retention{Bytes: 512 * MiB, Age: Duration(168 * time.Hour)},
+			},
+			{Name: "alarms", Partitions: 4, Compression: "zstd", Priority: "normal", OnFull: "drop-oldest"},
 		},
 		Routes: []Route{
 			{Filter: "sensors/+/+", Topic: "telemetry", Key: "{1}"},
@@ -187,11 +193,11 @@ func TestExpand(t *testing.T) {
 func TestErrors(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"unknown key", "version: 1\ncommit:\n  max_dealy: 5ms\n",
-			`gateway.yaml:3:3: unknown key "max_dealy" in commit; did you mean "max_delay"? (allowed: max_delay, max_bytes, journal_bytes)`},
+			`gateway.yaml:3:3: unknown key "max_dealy" in commit; did you mean "max_delay"? (allowed: max_delay, wear_budget, max_delay_ceiling, max_bytes, journal_bytes)`},
 		{"unknown key at the top", "verbose: true\n",
 			`gateway.yaml:1:1: unknown key "verbose" (allowed: version, gateway, data, commit, mqtt, topics, routes, mirror, log)`},
-		{"unknown key in a list", "topics:\n  - name: a\n    retention: 7d\n",
-			`gateway.yaml:3:5: unknown key "retention" in topics[0] (allowed: name, partitions, compression, segment_bytes)`},
+		{"unknown key in a list", "topics:\n  - name: a\n    cleanup: 7d\n",
+			`gateway.yaml:3:5: unknown key "cleanup" in topics[0] (allowed: name, partitions, compression, segment_bytes, priority, retention, on_full)`},
 		{"unknown key in flow style", "log: {levle: info}\n",
 			`gateway.yaml:1:7: unknown key "levle" in log; did you mean "level"? (allowed: level, format)`},
 		{"duplicate key", "log:\n  level: info\n  format: text\n  level: debug\n",
@@ -225,9 +231,9 @@ func TestErrors(t *testing.T) {
 		{"no value", "data:\n  dir:\nlog: {level: info}\n",
 			`gateway.yaml:2:3: data.dir: has no value; give it text, or take the key out`},
 		{"no value for a list", "version: 1\ntopics:\n",
-			`gateway.yaml:2:1: topics: has no value; give it a list of entries with name, partitions, compression, segment_bytes, or take the key out`},
+			`gateway.yaml:2:1: topics: has no value; give it a list of entries with name, partitions, compression, segment_bytes, priority, retention, on_full, or take the key out`},
 		{"no entry", "topics:\n  - name: a\n  -\n",
-			`gateway.yaml:3:5: topics[1]: has no value; give it a mapping of name, partitions, compression, segment_bytes, or take the entry out`},
+			`gateway.yaml:3:5: topics[1]: has no value; give it a mapping of name, partitions, compression, segment_bytes, priority, retention, on_full, or take the entry out`},
 		{"alias", "log: &l {level: info}\n",
 			`gateway.yaml:1:6: log: anchors, aliases and tags are not read here; write the value out`},
 		{"second document", "version: 1\n---\nversion: 1\n",
@@ -267,14 +273,33 @@ func TestErrors(t *testing.T) {
 			`gateway.yaml:1:16: data.budget: 1MiB is too small; allowed: 16MiB or more, or 0 for 70 % of the file system`},
 		{"budget without room for records", "data: {budget: 64MiB}\n", `gateway.yaml:1:16: data.budget: `},
 		{"reserve as large as the budget", "data:\n  budget: 256MiB\n  reserve: 200MiB\n", `gateway.yaml:2:11: data.budget: `},
+		{"partitions that don't fit", "data: {budget: 512MiB}\ntopics: [{name: t, partitions: 200}]\n",
+			`gateway.yaml:1:16: data.budget: disk budget is too small: 204 partitions of 2 topics need 427819008 bytes for 2 segments each, and of 536870912 bytes 365330432 are left beside journal, reserve and state: raise data.budget, or lower topics[].partitions or topics[].segment_bytes`},
+		{"segments that don't fit", "data: {budget: 2GiB}\ntopics: [{name: t, segment_bytes: 256MiB}]\n",
+			`gateway.yaml:1:16: data.budget: disk budget is too small: 8 partitions of 2 topics need 2415919104 bytes for 2 segments each, and of 2147483648 bytes 1875279872 are left beside journal, reserve and state: raise data.budget, or lower topics[].partitions or topics[].segment_bytes`},
+		{"priority", "topics:\n  - {name: t, priority: urgent}\n",
+			`gateway.yaml:2:25: topics[0].priority: "urgent" is not known (allowed: low, normal, high, critical)`},
+		{"on_full", "topics:\n  - {name: t, on_full: rejects}\n",
+			`gateway.yaml:2:24: topics[0].on_full: "rejects" is not known; did you mean "reject"? (allowed: drop-oldest, reject)`},
+		{"retention bytes", "topics:\n  - {name: t, retention: {bytes: 4MiB}}\n",
+			`gateway.yaml:2:34: topics[0].retention.bytes: 4MiB is less than two segments of each partition; allowed: 8MiB or more, or 0 to let the budget decide`},
+		{"retention age", "topics:\n  - {name: t, retention: {age: 10ms}}\n",
+			`gateway.yaml:2:32: topics[0].retention.age: 10ms is out of range; allowed: 1s to 876000h, or 0 for ever`},
+		{"retention key", "topics:\n  - {name: t, retention: {time: 1h}}\n", `gateway.yaml:2:27: unknown key "time" in topics[0].retention (allowed: bytes, age)`},
 		{"long delay", "commit:\n  max_delay: 7d\n",
 			`gateway.yaml:2:14: commit.max_delay: 168h is out of range; allowed: 0 to 1s`},
+		{"small wear budget", "commit:\n  wear_budget: 1MiB\n",
+			`gateway.yaml:2:16: commit.wear_budget: 1MiB a day is too small; allowed: 16MiB or more, or 0 for none`},
+		{"ceiling below the delay", "commit:\n  max_delay: 20ms\n  max_delay_ceiling: 10ms\n",
+			`gateway.yaml:3:22: commit.max_delay_ceiling: 10ms is out of range; allowed: 20ms to 1m`},
+		{"small endurance", "data: {endurance: 1MiB}\n",
+			`gateway.yaml:1:19: data.endurance: 1MiB is less than any flash takes in its life; allowed: 1GiB or more, or 0 for 1000 times the size of the file system`},
 		{"small group", "commit:\n  max_bytes: 1KiB\n",
 			`gateway.yaml:2:14: commit.max_bytes: 1KiB is out of range; allowed: 64KiB to 16MiB`},
 		{"journal too small", "commit:\n  journal_bytes: 8MiB\n",
 			`gateway.yaml:2:18: commit.journal_bytes: commit.journal_bytes 8MiB is too small for commit.max_bytes 1MiB and mqtt.max_packet_bytes 256KiB: it must be at least 8 × (max_bytes + 2 × max_packet_bytes); set commit.journal_bytes to 12MiB or more`},
-		{"packets too large for the journal", "mqtt:\n  max_packet_bytes: 4MiB\n",
-			`gateway.yaml:2:21: mqtt.max_packet_bytes: commit.journal_bytes 16MiB is too small for commit.max_bytes 1MiB and mqtt.max_packet_bytes 4MiB: it must be at least 8 × (max_bytes + 2 × max_packet_bytes); set commit.journal_bytes to 72MiB or more`},
+		{"packets too large for the journal", "mqtt:\n  max_packet_bytes: 4MiB\ncommit: {journal_bytes: 16MiB}\n",
+			`gateway.yaml:3:25: commit.journal_bytes: commit.journal_bytes 16MiB is too small for commit.max_bytes 1MiB and mqtt.max_packet_bytes 4MiB: it must be at least 8 × (max_bytes + 2 × max_packet_bytes); set commit.journal_bytes to 72MiB or more`},
 		{"packet size", "mqtt: {max_packet_bytes: 256MiB}\n",
 			`gateway.yaml:1:26: mqtt.max_packet_bytes: 256MiB is out of range; allowed: 1KiB to 16MiB`},
 		{"no listeners", "mqtt:\n  listeners: []\n",
@@ -463,4 +488,15 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestWearOptions(t *testing.T) {
+	c := Default()
+	if o := c.segment(); o.WearBudget != 0 || o.MaxDelayCeiling != time.Second || o.EnduranceBytes != 0 {
+		t.Errorf("by default: budget %d, ceiling %v, endurance %d", o.WearBudget, o.MaxDelayCeiling, o.EnduranceBytes)
+	}
+	c.Commit.WearBudget, c.Commit.MaxDelayCeiling, c.Data.Endurance = 2*GiB, Duration(3*time.Second), 4e12
+	if o := c.segment(); o.WearBudget != 2<<30 || o.MaxDelayCeiling != 3*time.Second || o.EnduranceBytes != 4e12 {
+		t.Errorf("budget %d, ceiling %v, endurance %d", o.WearBudget, o.MaxDelayCeiling, o.EnduranceBytes)
+	}
 }

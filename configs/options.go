@@ -1,6 +1,8 @@
 package configs
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sluicemq/sluice/broker"
@@ -17,14 +19,9 @@ func (c *Config) Broker() (broker.Options, error) {
 		Log:       c.segment(),
 		MQTT:      mqtt.DefaultOptions(),
 	}
-	for _, t := range c.AllTopics() {
-		codec, err := record.ParseCodec(t.Compression)
-		if err != nil {
-			return broker.Options{}, err
-		}
-		o.Topics = append(o.Topics, segment.TopicOptions{
-			Name: t.Name, Partitions: int32(t.Partitions), Compression: codec, SegmentBytes: int64(t.SegmentBytes),
-		})
+	var err error
+	if o.Topics, err = c.topics(); err != nil {
+		return broker.Options{}, err
 	}
 	for _, r := range c.AllRoutes() {
 		o.Routes = append(o.Routes, broker.Route(r))
@@ -47,12 +44,33 @@ func (c *Config) Broker() (broker.Options, error) {
 	return o, nil
 }
 
+func (c *Config) topics() (list []segment.TopicOptions, err error) {
+	for _, t := range c.AllTopics() {
+		o := segment.TopicOptions{
+			Name: t.Name, Partitions: int32(t.Partitions), SegmentBytes: int64(t.SegmentBytes),
+			RetentionBytes: int64(t.Retention.Bytes), RetentionAge: time.Duration(t.Retention.Age),
+		}
+		var errs [3]error
+		o.Compression, errs[0] = record.ParseCodec(t.Compression)
+		o.Priority, errs[1] = segment.ParsePriority(t.Priority)
+		o.OnFull, errs[2] = segment.ParseOnFull(t.OnFull)
+		if err := errors.Join(errs[:]...); err != nil {
+			return nil, fmt.Errorf("topic %s: %w", t.Name, err)
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
 func (c *Config) segment() segment.Options {
 	o := segment.DefaultOptions()
 	o.Dir = c.Data.Dir
 	o.BudgetBytes = int64(c.Data.Budget)
 	o.ReserveBytes = int64(c.Data.Reserve)
 	o.MaxDelay = time.Duration(c.Commit.MaxDelay)
+	o.WearBudget = int64(c.Commit.WearBudget)
+	o.MaxDelayCeiling = time.Duration(c.Commit.MaxDelayCeiling)
+	o.EnduranceBytes = int64(c.Data.Endurance)
 	o.MaxBytes = int(c.Commit.MaxBytes)
 	o.JournalBytes = int64(c.Commit.JournalBytes)
 	o.MaxRecordBytes = int(c.MQTT.MaxPacketBytes)

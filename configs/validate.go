@@ -19,6 +19,9 @@ import (
 const (
 	maxCommitDelay   = Duration(time.Second)
 	maxClockWait     = Duration(24 * time.Hour)
+	maxDelayCeiling  = Duration(time.Minute)
+	minWearBudget    = Size(segment.MinWearBudget)
+	minEndurance     = 1 * GiB
 	minCommitBytes   = 64 * KiB
 	maxCommitBytes   = 16 * MiB
 	minJournalBytes  = 1 * MiB
@@ -36,6 +39,8 @@ const (
 	minSegmentBytes  = 1 * MiB
 	maxSegmentBytes  = 1 * GiB // positions in a segment's index have 32 bits
 	framesPerJournal = 8
+	minRetentionAge  = Duration(time.Second)
+	maxRetentionAge  = Duration(100 * 365 * 24 * time.Hour)
 )
 
 // Compressions a topic may ask for, in the order in which they are listed.
@@ -160,22 +165,43 @@ func (v *validation) data() {
 	if v.Data.Budget != 0 && v.Data.Budget < minBudgetBytes {
 		v.bad("data.budget", "%s is too small; allowed: %s or more, or 0 for 70 %% of the file system", v.Data.Budget, minBudgetBytes)
 	}
+	if e := v.Data.Endurance; e != 0 && e < minEndurance {
+		v.bad("data.endurance", "%s is less than any flash takes in its life; allowed: %s or more, or 0 for 1000 times the size of the file system", e, minEndurance)
+	}
 }
 
-// budget asks the log itself whether journal and reserve leave room for records, once the values by themselves are in order.
+// budget asks the log itself whether all topics fit beside journal and reserve, once the values by themselves are in order.
+// Without a budget it depends on the file system, and is asked again when the log is opened.
 func (v *validation) budget() {
 	if v.Data.Budget == 0 || len(v.problems) > 0 {
 		return
 	}
-	if err := v.segment().Validate(); err != nil {
+	topics, err := v.Config.topics()
+	if err == nil {
+		err = v.segment().Validate()
+	}
+	if err == nil {
+		var plan segment.Plan
+		if plan, err = v.segment().Plan(0); err == nil {
+			err = plan.Fit(topics)
+		}
+	}
+	if err != nil {
 		v.bad("data.budget", "%v", err)
 	}
 }
 
 func (v *validation) commit() {
 	inRange(v, "commit.max_delay", v.Commit.MaxDelay, 0, maxCommitDelay)
+	inRange(v, "commit.max_delay_ceiling", v.Commit.MaxDelayCeiling, min(v.Commit.MaxDelay, maxCommitDelay), maxDelayCeiling)
+	if b := v.Commit.WearBudget; b != 0 && b < minWearBudget {
+		v.bad("commit.wear_budget", "%s a day is too small; allowed: %s or more, or 0 for none", b, minWearBudget)
+	}
 	known := inRange(v, "commit.max_bytes", v.Commit.MaxBytes, minCommitBytes, maxCommitBytes)
 	known = inRange(v, "mqtt.max_packet_bytes", v.MQTT.MaxPacketBytes, minPacketBytes, maxPacketBytes) && known
+	if v.Commit.JournalBytes == 0 {
+		return // then it is made as large as they want it
+	}
 	known = inRange(v, "commit.journal_bytes", v.Commit.JournalBytes, minJournalBytes, maxJournalBytes) && known
 	// A group is one frame and a frame never spans files: a journal file must hold several of the largest.
 	if need := framesPerJournal * (v.Commit.MaxBytes + 2*v.MQTT.MaxPacketBytes); known && v.Commit.JournalBytes < need {
@@ -249,6 +275,21 @@ func (v *validation) topics() {
 			v.bad(path+".segment_bytes", "%s is out of range; allowed: %s to %s, or 0 to let the budget decide",
 				t.SegmentBytes, minSegmentBytes, maxSegmentBytes)
 		}
+		v.retention(path, t)
+	}
+}
+
+// retention checks what a topic keeps.
+func (v *validation) retention(path string, t Topic) {
+	v.oneOf(path+".priority", t.Priority, "low", "normal", "high", "critical")
+	v.oneOf(path+".on_full", t.OnFull, "drop-oldest", "reject")
+	if t.Retention.Age < 0 || t.Retention.Age != 0 && (t.Retention.Age < minRetentionAge || t.Retention.Age > maxRetentionAge) {
+		v.bad(path+".retention.age", "%s is out of range; allowed: %s to %s, or 0 for ever", t.Retention.Age, minRetentionAge, maxRetentionAge)
+	}
+	least := 2 * Size(max(t.Partitions, 1)) * max(t.SegmentBytes, minSegmentBytes)
+	if t.Retention.Bytes != 0 && t.Retention.Bytes < least {
+		v.bad(path+".retention.bytes", "%s is less than two segments of each partition; allowed: %s or more, or 0 to let the budget decide",
+			t.Retention.Bytes, least)
 	}
 }
 

@@ -91,7 +91,7 @@ func (c *cutter) exactly(dst []byte, p Partition, want span) ([]byte, error) {
 	if first != nil && first.BaseOffset() == want.from && first.NextOffset() == want.to && c.alike(first) {
 		return c.asStored(dst, first)
 	}
-	got, err := c.gather(p, want.from, func(r *record.Record) bool { return r.Offset < want.to }, nil)
+	got, err := c.gather(p, want.from, func(r *record.Record) bool { return r.Offset < want.to }, nil) // not a part of it
 	if err != nil {
 		return dst, err
 	}
@@ -160,7 +160,7 @@ func (c *cutter) merge(dst []byte, p Partition, offset int64, s *size) ([]byte, 
 	for {
 		fits := func(r *record.Record) bool { return c.build.Count() == 0 || c.build.Len()+c.build.Size(r) <= s.raw }
 		got, err := c.gather(p, offset, fits, c.big)
-		if err != nil || got.empty() {
+		if got.empty() {
 			return dst, span{}, err
 		}
 		out, err := c.enc.Compress(dst, c.build.Seal(0), c.codec)
@@ -181,7 +181,8 @@ func (c *cutter) merge(dst []byte, p Partition, offset int64, s *size) ([]byte, 
 }
 
 // gather fills the builder with records from offset on, while more holds, up to a hole, the high watermark, or a batch
-// for which stop holds, which then begins the next range.
+// for which stop holds, which then begins the next range. An error may come with a range, that of what precedes the place
+// where it struck.
 func (c *cutter) gather(p Partition, offset int64, more func(*record.Record) bool, stop func(record.Batch) bool) (span, error) {
 	c.build.Reset(keepBytes + maxRawFactor*readBytes)
 	c.untrusted = 0
@@ -203,27 +204,20 @@ func (c *cutter) gather(p Partition, offset int64, more func(*record.Record) boo
 		got.to = r.Offset + 1
 		return nil
 	}
+	var err error
 	for got.to < p.HighWatermark() {
-		var err error
-		if c.read, err = p.Read(c.read[:0], got.to, readBytes); err != nil {
-			return span{}, err
-		}
-		if len(c.read) == 0 {
+		if c.read, err = p.Read(c.read[:0], got.to, readBytes); err != nil || len(c.read) == 0 {
 			break
 		}
-		before := got.to
-		enough, err := c.addBatches(&got, add, stop)
-		if err != nil {
-			return span{}, err
-		}
-		if enough || got.to == before {
+		before, enough := got.to, false
+		if enough, err = c.addBatches(&got, add, stop); err != nil || enough || got.to == before {
 			break
 		}
 	}
 	if c.build.Count() == 0 {
-		return span{}, nil
+		return span{}, err
 	}
-	return got, nil
+	return got, err
 }
 
 // addBatches hands the records of what was read to add; enough says that the range ends here.

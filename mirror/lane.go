@@ -20,13 +20,15 @@ type lane struct {
 	sequence int32    // of the record at next
 	producer producer // id 0 with an empty cluster and topic: none yet
 	has      bool     // producer is valid
+	damaged  int64    // records that were passed over because they are damaged
 	pending  span     // what was sent and has no answer: goes again as it was, before anything else
 	retry    backoff
 
 	// Under Mirror.mu, or by the one that has it busy.
 	size     size
-	hole     int64 // high watermark below which there was nothing to read, 0 for none
-	tooLarge int   // size of the smallest batch of several records that the region found too large, 0 for none
+	unread   time.Time // since when the disk doesn't give what is to be sent next, zero while it does
+	hole     int64     // high watermark below which there was nothing to read, 0 for none
+	tooLarge int       // size of the smallest batch of several records that the region found too large, 0 for none
 }
 
 // good tells whether the lane's producer is one of this cluster and topic id.

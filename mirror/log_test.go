@@ -16,6 +16,8 @@ import (
 func openLog(t *testing.T, dir string) *segment.Log {
 	t.Helper()
 	o := segment.DefaultOptions()
+	o.ReserveBytes = 1 << 20
+	o.Followers = func(string) []string { return []string{testOptions("x:1").Owner()} }
 	o.Dir, o.MaxBytes, o.MaxRecordBytes, o.JournalBytes, o.StateBytes = dir, 64<<10, 64<<10, 2<<20, 4<<20
 	o.Logger = slog.New(slog.DiscardHandler)
 	l, err := segment.Open(o)
@@ -66,5 +68,79 @@ func TestRealLog(t *testing.T) {
 	}
 	if got := r.values("gw.mqtt", 0); !slices.Equal(got, want) {
 		t.Errorf("%d records arrived, want %d; first difference at %d", len(got), len(want), firstDifference(got, want))
+	}
+}
+
+// What left the log before the region had it is passed over, said and counted once, and is a gap in the log's state.
+func TestRealLogLosesRecords(t *testing.T) {
+	r := newStandIn(t)
+	dir := t.TempDir()
+	l := openLog(t, dir)
+	topic, err := l.CreateTopic(segment.TopicOptions{
+		Name: "mqtt", Partitions: 1, SegmentBytes: 64 << 10, RetentionBytes: 256 << 10,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := topic.Partitions()[0]
+	add := func(n int) {
+		t.Helper()
+		var last segment.Ticket
+		for range n {
+			if last, err = l.Append(p, &record.Record{Timestamp: time.Now().UnixMilli(), Key: []byte("k"), Value: []byte(fmt.Sprintf("%d %01000d", p.HighWatermark(), 0))}); err != nil {
+				t.Fatal(err)
+			}
+			if err := last.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mirrored := func() (Totals, *lines) {
+		t.Helper()
+		out := &lines{}
+		m, err := New(testOptions(r.addrs...), l, slog.New(slog.NewTextHandler(out, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &rig{Mirror: m, t: t, out: out}
+		g.Start()
+		g.wait("drained", g.drained)
+		g.close()
+		return m.Status().Totals, out
+	}
+	add(10)
+	if totals, _ := mirrored(); totals.Lost != 0 || totals.Records != 10 {
+		t.Fatalf("before: %+v", totals)
+	}
+	add(600)
+	for deadline := time.Now().Add(20 * time.Second); p.StartOffset() <= 100; {
+		if time.Now().After(deadline) {
+			t.Fatalf("start %d", p.StartOffset())
+		}
+		time.Sleep(time.Millisecond) //lint:sleep the log evicts in its own time
+	}
+	for settled := int64(-1); settled != p.StartOffset(); {
+		settled = p.StartOffset()
+		time.Sleep(300 * time.Millisecond) //lint:sleep the log evicts in its own time
+	}
+	start := p.StartOffset()
+	gaps, err := l.Gaps(p)
+	if err != nil || len(gaps) != 1 || gaps[0].First != 10 || gaps[0].Last != start-1 || gaps[0].Records != start-10 {
+		t.Fatalf("gaps %+v, %v", gaps, err)
+	}
+	totals, out := mirrored()
+	if totals.Lost != start-10 || totals.Records != 610-start || out.count("left the log before") != 1 {
+		t.Errorf("%+v with start %d, %d lines", totals, start, out.count("left the log before"))
+	}
+	if got := len(r.values("gw.mqtt", 0)); int64(got) != 10+610-start {
+		t.Errorf("%d records arrived", got)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = openLog(t, dir)
+	defer l.Close()
+	if totals, _ := mirrored(); totals.Lost+totals.Records != 0 {
+		t.Errorf("after a restart: %+v", totals)
 	}
 }

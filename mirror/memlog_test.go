@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluicemq/sluice/segment"
 	"github.com/sluicemq/sluice/segment/record"
 )
 
@@ -90,7 +91,8 @@ type memPartition struct {
 	end     int64
 	cursors map[string]memCursor
 	reads   int
-	broken  error // what Read returns
+	broken  error                // what Read returns
+	damage  *segment.DamageError // what Read returns for these offsets
 }
 
 func (p *memPartition) HighWatermark() int64 {
@@ -115,12 +117,16 @@ func (p *memPartition) Read(dst []byte, offset int64, maxBytes int) ([]byte, err
 	if offset < p.start || offset > p.end {
 		return dst, fmt.Errorf("offset %d is not in %d to %d", offset, p.start, p.end)
 	}
+	d := p.damage
+	if d != nil && offset < p.end && offset >= d.Offset && offset < d.Resume {
+		return dst, d
+	}
 	n := len(dst)
 	for _, b := range p.batches {
 		if b.LastOffset() < offset {
 			continue
 		}
-		if len(dst) > n && len(dst)-n+len(b) > maxBytes {
+		if len(dst) > n && (len(dst)-n+len(b) > maxBytes || d != nil && b.BaseOffset() == d.Offset) {
 			break
 		}
 		dst = append(dst, b...)

@@ -32,6 +32,8 @@ type Mirror struct {
 	cutting sync.Mutex // held while a batch is made: all senders share one set of compressors
 	cutter  *cutter
 
+	diskPatience time.Duration // immutable but for tests
+
 	clockUntil time.Time // immutable: no record waits for the clock after that
 
 	mu      sync.Mutex
@@ -68,7 +70,7 @@ func newMirror(o Options, log Source, lg *slog.Logger) (*Mirror, error) {
 		byName: map[string]*topic{}, senders: map[int32]*sender{}, state: Connecting, since: time.Now(),
 	}
 	m.cutter.correction = log.Correction
-	m.clockUntil = time.Now().Add(o.ClockWait)
+	m.clockUntil, m.diskPatience = time.Now().Add(o.ClockWait), diskPatience
 	m.stopping, m.cancelStop = context.WithCancel(context.Background())
 	m.sending, m.cancelSend = context.WithCancel(context.Background())
 	return m, nil

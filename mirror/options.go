@@ -89,6 +89,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// Filter says whether a topic of the log is mirrored, as a mirror with these options decides it. The error is one of Validate.
+func (o Options) Filter() (func(topic string) bool, error) {
+	o = o.withDefaults()
+	f, err := newFilter(o.Topics, o.Exclude)
+	return f.match, err
+}
+
+// Owner is the name under which the mirror's cursors are kept.
+func (o Options) Owner() string { return o.withDefaults().Region }
+
 func setDefault[T comparable](v *T, d T) {
 	var zero T
 	if *v == zero {

@@ -253,10 +253,23 @@ func (s *sender) fill() {
 
 // cut appends l's next batch, of at most about that many bytes, to the request: what is pending again, or else new.
 func (s *sender) cut(l *lane, most int) (it item, err error) {
+	s.m.cutting.Lock()
+	defer s.m.cutting.Unlock()
+	for {
+		s.m.skipLost(l)
+		it, err = s.cutOnce(l, most)
+		if err == nil {
+			l.unread = time.Time{}
+			return it, nil
+		}
+		if !l.lost() && !s.m.skipDamaged(l, err) { // it may leave the log at any moment
+			return it, err
+		}
+	}
+}
+
+func (s *sender) cutOnce(l *lane, most int) (it item, err error) {
 	m := s.m
-	m.cutting.Lock()
-	defer m.cutting.Unlock()
-	m.skipLost(l)
 	it = item{lane: l, span: l.pending, sequence: l.sequence, start: len(s.buf)}
 	if !it.span.empty() {
 		m.cutter.waits = false // it was sent before

@@ -232,21 +232,29 @@ func (m *Mirror) newProducer(l *lane, cluster string) error {
 	return nil
 }
 
-// skipLost moves a lane beyond what the log doesn't have any more.
-func (m *Mirror) skipLost(l *lane) {
+// lost says whether the log has no longer what the lane wants next.
+func (l *lane) lost() bool {
 	start := l.part.StartOffset()
-	if start <= l.next && (l.pending.empty() || start <= l.pending.from) {
+	return start > l.next || !l.pending.empty() && start > l.pending.from
+}
+
+// skipLost moves a lane beyond what the log doesn't have any more. The cursor goes with it: it is said and counted once.
+func (m *Mirror) skipLost(l *lane) {
+	if !l.lost() {
 		return
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	start := l.part.StartOffset()
 	lost := start - l.next
-	l.next = start
+	l.next, l.unread = start, time.Time{}
 	if !l.pending.empty() { // what of it arrived can't be asked for any more
 		l.sequence = sequenceAfter(l.sequence, l.pending.count())
 		l.pending = span{}
 	}
 	m.totals.Lost += lost
+	data := appendCursor(nil, l.producer, l.sequence)
+	m.mu.Unlock()
+	l.part.SetCursor(m.opts.Region, start, data)
 	m.lg.Warn("mirror: records left the log before the region had them", "topic", l.topic.name, "partition", l.id, "records", lost, "next", start)
 }
 

@@ -34,7 +34,8 @@ type Totals struct {
 	Requests           int64 // produce requests
 	Retries            int64 // batches sent again
 	PossibleDuplicates int64 // records that may have arrived twice
-	Lost               int64 // records that left the log before the region had them
+	Lost               int64 // records that the region will not get: they left the log before it had them, or are damaged
+	Damaged            int64 // those of them that are damaged
 	Untrusted          int64 // records acknowledged whose timestamps are those of a clock that wasn't trusted
 }
 
@@ -58,6 +59,7 @@ type LaneStatus struct {
 	Cursor             int64 // next offset to send
 	HighWatermark      int64
 	LagRecords         int64
+	Damaged            int64  // records passed over since Start because they are damaged in the log
 	Problem            string // why it isn't going on, "" when it is
 }
 
@@ -73,7 +75,7 @@ func (m *Mirror) Status() Status {
 		for _, l := range t.lanes {
 			ls := LaneStatus{
 				Topic: t.name, RemoteTopic: t.remote, Partition: l.id, Leader: l.leader,
-				Cursor: l.next, HighWatermark: l.part.HighWatermark(), Problem: l.problem,
+				Cursor: l.next, HighWatermark: l.part.HighWatermark(), Damaged: l.damaged, Problem: l.problem,
 			}
 			ls.LagRecords = max(ls.HighWatermark-ls.Cursor, 0)
 			if ls.Problem == "" && l.leader < 0 {

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
-	"os"
-	"path/filepath"
 
-	"github.com/sluicemq/sluice/internal/vfs"
 	"github.com/sluicemq/sluice/segment/record"
 )
 
@@ -17,7 +14,8 @@ import (
 // systems that give a block out before it is written, also what another partition's file had there. A RecordBatch doesn't
 // say whose it is, and one of another partition may well have the offset that follows. So valid batches prove nothing
 // there. The journal does: its files never grow, and a frame is bound to one use of its file. Recovery compares the two;
-// where they differ the journal is right, and what lies behind the journal's end was never acknowledged.
+// where they differ the journal is right. What lies behind the journal's end is kept: more likely a disk that lies about syncs lost
+// the frames than that a foreign batch has just the offset that follows.
 
 // errForeign poisons a chain that holds what isn't the partition's.
 var errForeign = errors.New("the journal has other records there")
@@ -131,66 +129,4 @@ func (a *agreement) hash(r *record.Record) uint64 {
 	}
 	a.encodedForHash = b
 	return maphash.Bytes(a.seed, b)
-}
-
-// dropUnknown takes out of the segments what lies behind the journal's end, once all of a journal without damage was
-// replayed. It is kept in a file: a disk that lies about syncs could have lost a part of the journal instead.
-func (l *Log) dropUnknown() error {
-	for _, p := range l.allPartitions() {
-		end := p.chain.SyncedOffset()
-		if c := l.agreement.partitions[p]; c != nil {
-			end = max(end, c.end)
-		}
-		if p.next <= end {
-			continue
-		}
-		if err := l.keepUnknown(p, end); err != nil {
-			l.log.Warn("can't keep a copy of what is dropped", "partition", p.String(), "error", err)
-		}
-		l.distrust(p, end)
-		if err := l.appendPartition(p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// keepUnknown copies the batches from offset on to a file of their own beside the segments.
-func (l *Log) keepUnknown(p *Partition, offset int64) (err error) {
-	dir := filepath.Join(topicsDir(l.o.Dir), p.String())
-	path := ""
-	var f vfs.File
-	for i := 0; ; i++ {
-		path = filepath.Join(dir, fmt.Sprintf("%020d.log.aside.%d", offset, i))
-		f, err = l.o.FS.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
-		if !errors.Is(err, os.ErrExist) {
-			break
-		}
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	at := int64(0)
-	for offset < p.next {
-		b, err := p.chain.Read(nil, offset, 64<<10, math.MaxInt64)
-		if err != nil {
-			return err
-		}
-		if len(b) == 0 {
-			break
-		}
-		if _, err := f.WriteAt(b, at); err != nil {
-			return err
-		}
-		at += int64(len(b))
-		for len(b) > 0 {
-			var next record.Batch
-			if next, b, err = record.Next(b); err != nil {
-				return err
-			}
-			offset = next.NextOffset()
-		}
-	}
-	return f.Sync()
 }

@@ -1,9 +1,11 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
 )
@@ -73,6 +75,9 @@ func (l *Log) appendPartition(p *Partition) error {
 	p.chainMu.Lock()
 	defer p.chainMu.Unlock()
 	err := l.appendLocked(p)
+	if files.NoSpace(err) && l.useReserve(err) {
+		err = l.appendLocked(p)
+	}
 	l.countLocked(p)
 	if err != nil {
 		if !p.failing.Swap(true) {
@@ -93,14 +98,13 @@ func (l *Log) appendPartition(p *Partition) error {
 // countLocked brings the bytes of all segments up to date. p.chainMu is held.
 func (l *Log) countLocked(p *Partition) {
 	bytes := p.chain.Bytes()
-	l.used.Add(bytes - p.counted)
-	p.counted = bytes
+	l.used.Add(bytes - p.counted.Swap(bytes))
 }
 
 // appendLocked is appendPartition with p.chainMu held.
 func (l *Log) appendLocked(p *Partition) error {
 	for {
-		if p.rewriting || p.chain.Poisoned() != nil {
+		if p.rewriting.Load() || p.chain.Poisoned() != nil {
 			if err := l.restartChain(p); err != nil {
 				return err
 			}
@@ -136,8 +140,8 @@ func (l *Log) appendTail(p *Partition) error {
 	n := p.flushing.bytes()
 	p.flushing.empty(&l.free)
 	p.mu.Unlock()
+	l.countLocked(p) // first: never counted is worse than counted twice
 	l.memory.add(-n)
-	l.checkBudget()
 	return nil
 }
 
@@ -151,20 +155,39 @@ func (l *Log) appendSpans(p *Partition, t *tail) error {
 			spans = spans[1:] // appended by an attempt that failed later
 			continue
 		}
-		n := 1
-		for n < len(spans) && spans[n].end-spans[0].pos <= mergeBytes && spans[n].base == spans[n-1].last+1 {
-			n++
-		}
+		n := t.run(spans)
 		l.batches = l.batches[:0]
 		for _, s := range spans[:n] {
 			l.batches = append(l.batches, t.batch(s))
 		}
-		if err := l.appendMerged(p, l.batches); err != nil {
+		err := l.appendMerged(p, l.batches)
+		for n > 1 && errors.Is(err, record.ErrTooLarge) { // compressed ones that shrank enormously
+			n /= 2
+			err = l.appendMerged(p, l.batches[:n])
+		}
+		if err != nil {
 			return err
 		}
 		spans = spans[n:]
 	}
 	return nil
+}
+
+// packedFactor is about what a batch of the journal that is compressed has shrunk by.
+const packedFactor = 4
+
+// run is how many of the spans make one batch of about mergeBytes, uncompressed: at least one, none behind a hole.
+func (t *tail) run(spans []span) (n int) {
+	for size := 0; n < len(spans); n++ {
+		b := t.batch(spans[n])
+		if size += len(b); b.Codec() != record.None {
+			size += (packedFactor - 1) * len(b)
+		}
+		if n > 0 && (size > mergeBytes || spans[n].base != spans[n-1].last+1) {
+			break
+		}
+	}
+	return n
 }
 
 // appendMerged appends consecutive batches as one. Log.encoding is held.
@@ -201,7 +224,7 @@ func (l *Log) restartChain(p *Partition) error {
 		l.log.Error("segment write failed, rewriting it from the journal", "partition", p.String(), "error", err)
 		l.counters.segmentRestarts.Add(1)
 	}
-	p.rewriting = true
+	p.rewriting.Store(true)
 	if err := p.chain.Restart(); err != nil {
 		return fmt.Errorf("begin a new segment of %s: %w", p, err)
 	}
@@ -239,6 +262,6 @@ func (l *Log) restartChain(p *Partition) error {
 	if next := p.chain.NextOffset(); next < upTo {
 		return fmt.Errorf("rewrite %s from the journal: it ends at offset %d, %d is needed", p, next, upTo)
 	}
-	p.rewriting = false
+	p.rewriting.Store(false)
 	return nil
 }

@@ -5,17 +5,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/state"
 )
-
-// maxPendingState bytes of state changes in memory ask for a checkpoint.
-const maxPendingState = 1 << 20
 
 // cut is a place in the journal and what was true there.
 type cut struct {
 	lsn   uint64
 	ends  map[*Partition]int64 // end offset of each partition
 	clean bool                 // the last one of a clean stop
+	// followed says that a journal file is begun right behind lsn.
+	followed bool
 }
 
 // checkpoints is the mailbox between the committer, which makes cuts, and the checkpointer.
@@ -89,7 +89,7 @@ func (c *checkpoints) lastError() error {
 // orderCheckpoint hands the checkpointer a cut at lsn, the last LSN before a roll. By the committer, or when it has
 // ended.
 func (l *Log) orderCheckpoint(lsn uint64, clean bool) {
-	c := &cut{lsn: lsn, ends: map[*Partition]int64{}, clean: clean}
+	c := &cut{lsn: lsn, ends: map[*Partition]int64{}, clean: clean, followed: !clean && l.journal.Follows(lsn)}
 	for _, p := range l.allPartitions() {
 		c.ends[p] = p.next
 	}
@@ -131,6 +131,7 @@ func (l *Log) checkpointLoop() {
 		for c := l.checkpoints.take(l.overlay); c != nil; {
 			err := l.checkpoint(c)
 			l.checkpoints.finish(err)
+			l.checkRoom()
 			if err == nil {
 				retry = minRetry
 				break
@@ -166,9 +167,20 @@ func (l *Log) stale() bool {
 	return len(l.lazy) > 0 || l.journal.LastLSN() > l.store.Point().LSN
 }
 
-// checkpoint makes segments and state hold everything up to the cut, then lets the journal recycle what both state
-// files cover. After an error nothing is recycled; it may be called again with the same or a later cut.
+// checkpoint is checkpointOnce, and once more when it wants the room that is kept for it.
 func (l *Log) checkpoint(c *cut) error {
+	l.makeRoomForState()
+	err := l.checkpointOnce(c)
+	if files.NoSpace(err) && l.useReserve(err) {
+		err = l.checkpointOnce(c)
+	}
+	l.space.state.Store(l.store.UsedBytes())
+	return err
+}
+
+// checkpointOnce makes segments and state hold everything up to the cut, then lets the journal recycle what both state
+// files cover. After an error nothing is recycled; it may be called again with the same or a later cut.
+func (l *Log) checkpointOnce(c *cut) error {
 	begin := time.Now()
 	ends := map[string]int64{}
 	for _, p := range l.allPartitions() { // in one order always, so that a test can repeat what happened
@@ -181,19 +193,27 @@ func (l *Log) checkpoint(c *cut) error {
 		}
 		ends[p.String()] = p.chain.SyncedOffset()
 	}
-	point := state.Point{LSN: c.lsn, Ends: ends, Clean: c.clean}
-	if err := l.store.Checkpoint(l.overlay.taken(), point); err != nil {
+	point := state.Point{LSN: c.lsn, Ends: ends, Clean: c.clean, Followed: c.followed}
+	err := l.store.Checkpoint(l.overlay.taken(), point)
+	l.countState()
+	if err != nil {
 		return fmt.Errorf("store state: %w", err)
 	}
 	l.overlay.stored()
 	l.counters.checkpoints.Add(1)
+	for p := range c.ends {
+		p.covered.add(ends[p.String()])
+	}
 	if !c.clean {
 		l.journal.Release(l.store.OldestLSN())
-		if err := l.journal.Grow(2); err != nil {
+		err := l.journal.Grow(2)
+		if files.NoSpace(err) && l.useReserve(err) {
+			err = l.journal.Grow(2)
+		}
+		if err != nil {
 			l.log.Warn("journal can't grow, going on with fewer files", "error", err)
 		}
 	}
-	l.checkBudget()
 	l.log.Debug("checkpoint", "lsn", c.lsn, "took", time.Since(begin))
 	return nil
 }

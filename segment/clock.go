@@ -189,7 +189,7 @@ func (c *Clock) look() (save bool) {
 func (c *Clock) lookLocked(r reading) {
 	wall := r.wall - r.mono
 	step := wall - c.anchor
-	stepped := !near(step, 0)
+	stepped, before := !near(step, 0), c.trusted
 	c.wall = wall
 	if stepped {
 		c.stepped(r, step)
@@ -202,6 +202,9 @@ func (c *Clock) lookLocked(r reading) {
 		if !c.ever && c.plausible(r.mono) {
 			c.trust(r, false)
 		}
+	}
+	if c.trusted && (stepped || !before) { // a start says so only where it isn't
+		c.log.Info("the wall clock is trusted", "now", utc(r.wall), "synchronised", c.synced)
 	}
 	if c.trusted && (r.synced || !c.synced) { // while the daemon is silent, the floor goes by what passes
 		c.follow(r.mono)
@@ -260,9 +263,6 @@ func (c *Clock) trust(r reading, synced bool) {
 		settle(&c.epochs[i])
 	}
 	settle(&c.now)
-	if !c.trusted {
-		c.log.Info("the wall clock is trusted", "now", utc(r.wall), "synchronised", synced)
-	}
 	c.trusted, c.synced, c.ever, c.gap = true, synced, c.ever || synced, false
 	c.epochs = compact(c.epochs, maxEpochs-1)
 	c.unsaved = true
@@ -294,7 +294,7 @@ func (c *Clock) turn() {
 	if !c.trusted {
 		line = max(c.wall, c.floor)
 	}
-	if flags == c.now.flags && near(line, c.base) {
+	if flags == c.now.flags && max(line-c.base, c.base-line) <= slewMs-jitterMs { // stamps miss line by jitterMs
 		c.line = line
 		return
 	}

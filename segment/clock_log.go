@@ -126,13 +126,17 @@ func (c *Clock) keep(slack int64) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.saved, c.unsaved = r.mono, false
+	hold := c.hold
+	if c.last <= r.mono+c.floor+slewMs+jitterMs { // a little ahead of the floor: the next start goes on from there; from further ahead, stamps may go back
+		hold = max(hold, c.last)
+	}
 	now := c.now
 	if !now.empty() {
-		now.to = max(now.to, r.mono+c.line, c.hold) // slack counts from here, not from the last stamp
+		now.to = max(now.to, r.mono+c.line, hold) // slack counts from here, not from the last stamp
 	}
 	s := clockState{
 		bootID: r.bootID, boot: r.boot,
-		elapsed: r.mono + c.elapsed, floor: r.mono + c.floor, wall: r.mono + c.wall, hold: c.hold, slack: slack,
+		elapsed: r.mono + c.elapsed, floor: r.mono + c.floor, wall: r.mono + c.wall, hold: hold, slack: slack,
 		trusted: c.trusted, synced: c.synced, ever: c.ever, gap: c.gap,
 		epochs: append(c.epochs[:len(c.epochs):len(c.epochs)], now),
 	}

@@ -53,8 +53,8 @@ func (w *world) reboot(stopped, wall int64) {
 	w.set(wall)
 }
 
-// life is a Clock through several lives, with what the state would have of it.
-type life struct {
+// clockLife is a Clock through several lives, with what the state would have of it.
+type clockLife struct {
 	t     testing.TB
 	w     *world
 	c     *Clock
@@ -62,13 +62,13 @@ type life struct {
 	sent  []byte // that is not yet, nil for none
 }
 
-func newLife(t testing.TB, w *world) *life {
-	l := &life{t: t, w: w}
+func newLife(t testing.TB, w *world) *clockLife {
+	l := &clockLife{t: t, w: w}
 	l.start()
 	return l
 }
 
-func (l *life) start() {
+func (l *clockLife) start() {
 	l.t.Helper()
 	l.w.started, l.sent = l.w.truth, nil
 	l.c = &Clock{read: l.w.read, log: slog.New(slog.DiscardHandler), stepLine: -1}
@@ -85,10 +85,10 @@ func (l *life) start() {
 }
 
 // stop is a clean one; a crash is without it.
-func (l *life) stop() { l.state = l.c.keep(0) }
+func (l *clockLife) stop() { l.state = l.c.keep(0) }
 
 // stamp is what a durable record gets: what its group holds of the clock is durable, too.
-func (l *life) stamp() int64 {
+func (l *clockLife) stamp() int64 {
 	r := l.w.read()
 	s, save := l.c.stamp(r.wall, r.mono)
 	if save {
@@ -99,40 +99,40 @@ func (l *life) stamp() int64 {
 }
 
 // look is one of clockLoop's. What it has to tell is durable with the next record, if not before.
-func (l *life) look() {
+func (l *clockLife) look() {
 	if l.c.look() {
 		l.sent = l.c.keep(slackMs)
 	}
 }
 
-func (l *life) settle() {
+func (l *clockLife) settle() {
 	if l.sent != nil {
 		l.state, l.sent = l.sent, nil
 	}
 }
 
 // pass lets time pass, with looks.
-func (l *life) pass(ms int64) {
+func (l *clockLife) pass(ms int64) {
 	l.w.truth += ms
 	l.look()
 	l.settle()
 }
 
-func (l *life) ages(stamp, want int64) {
+func (l *clockLife) ages(stamp, want int64) {
 	l.t.Helper()
 	if got := l.c.Age(stamp).Milliseconds(); got != want {
 		l.t.Errorf("record stamped %v: age %v, want %v", utc(stamp), time.Duration(got)*time.Millisecond, time.Duration(want)*time.Millisecond)
 	}
 }
 
-func (l *life) corrects(stamp, want int64, wantKnown bool) {
+func (l *clockLife) corrects(stamp, want int64, wantKnown bool) {
 	l.t.Helper()
 	if got, ok := l.c.Correction(stamp); got != want || ok != wantKnown {
 		l.t.Errorf("record stamped %v: correction %v, %v, want %v, %v", utc(stamp), time.Duration(got)*time.Millisecond, ok, time.Duration(want)*time.Millisecond, wantKnown)
 	}
 }
 
-func (l *life) stamps(want int64) int64 {
+func (l *clockLife) stamps(want int64) int64 {
 	l.t.Helper()
 	got := l.stamp()
 	if got != want {
@@ -141,7 +141,7 @@ func (l *life) stamps(want int64) int64 {
 	return got
 }
 
-func (l *life) trusted(want bool) {
+func (l *clockLife) trusted(want bool) {
 	l.t.Helper()
 	if l.c.Trusted() != want {
 		l.t.Errorf("trusted %v, want %v", !want, want)
@@ -478,10 +478,55 @@ func TestClockSlew(t *testing.T) {
 	}
 }
 
+// What was stamped a little ahead of a clock that is right since, or by one that is wrong by less than a step, goes on from there
+// after a restart, of the process or of the machine; and no stamp is more than a second beside its epoch.
+func TestClockSlightlyAhead(t *testing.T) {
+	for name, restart := range map[string]func(l *clockLife){
+		"process":         func(l *clockLife) { l.stop(); l.start() },
+		"killed":          func(l *clockLife) { l.start() },
+		"machine":         func(l *clockLife) { l.stop(); l.w.reboot(4, l.w.truth+4); l.w.sync(); l.start() },
+		"machine, killed": func(l *clockLife) { l.w.reboot(4, l.w.truth+4); l.w.sync(); l.start() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(noon)
+			w.sync()
+			l := newLife(t, w)
+			l.stamps(noon)
+			w.set(noon - hour)
+			l.pass(0)
+			w.set(noon + 900)
+			l.stamps(noon + 900)
+			w.sync()
+			last := l.stamps(noon + 900) // waits
+			restart(l)
+			if s := l.stamp(); s < last {
+				t.Errorf("stamp %v is below %v, which was vouched for", utc(s), utc(last))
+			}
+		})
+	}
+	w := newWorld(noon)
+	w.sync()
+	l := newLife(t, w)
+	l.stamps(noon)
+	for _, off := range []int64{998, 999, 1000, 1001, 1002} {
+		w.off = -off
+		l.pass(0)
+		l.pass(minute) // until what was stamped before is over
+		l.c.stamp(w.read().wall-jitterMs, w.read().mono)
+		if age := l.c.Age(l.c.last).Milliseconds(); age > slewMs {
+			t.Errorf("a clock that is %d ms behind: age %d ms of a record that is taken now", off, age)
+		}
+	}
+}
+
 // Whatever the clocks do, no record looks older than it is by more than a second, and what is stamped by a clock that is
 // vouched for never goes back.
 func TestClockRandom(t *testing.T) {
-	for range 300 {
+	clocks := 300
+	if raceEnabled || testing.Short() {
+		clocks = 40
+	}
+	for range clocks {
 		seed := rand.Uint64()
 		if !t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { randomClock(t, rand.New(rand.NewPCG(seed, 0))) }) {
 			return

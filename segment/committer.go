@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/journal"
 )
 
@@ -13,6 +14,7 @@ const (
 	busy          = iota // looks at the group in hand by itself when it is done
 	awaitingFirst        // to be woken by the first message
 	awaitingMore         // to be woken when the group is ready
+	awaitingToken        // to be woken when the group presses
 )
 
 // How long to wait before the next attempt while the disk refuses.
@@ -65,6 +67,8 @@ func (l *Log) nextGroup() (g *group, more bool) {
 	}
 	l.committer = busy
 	l.mu.Unlock()
+	l.awaitToken()
+	l.disk.begin() // until the group is durable
 	l.memory.wait(l.stop)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +97,9 @@ func (l *Log) addLazyLocked(g *group) {
 func (l *Log) commit(g *group) {
 	l.encode(g)
 	err := l.persist()
+	l.disk.end()
 	if err == nil {
+		l.delayNanos.Add((int64(time.Since(g.first)) - l.delayNanos.Load()) / 8)
 		l.publish(g)
 	}
 	if o := g.outcome; o != nil {
@@ -105,6 +111,10 @@ func (l *Log) commit(g *group) {
 	}
 	if err == nil && g.records > 0 {
 		l.watchers.signal()
+	}
+	l.checkRoom()
+	for _, p := range g.parts {
+		l.checkTopic(p.topic)
 	}
 	for _, p := range g.parts {
 		p.builders[g.seq&1].Reset(l.keepBytes())
@@ -120,12 +130,12 @@ func (l *Log) encode(g *group) {
 	for _, p := range g.parts {
 		b := p.builders[g.seq&1].Seal(p.next)
 		g.batches = append(g.batches, b)
-		l.frame.AddBatch(p.topic.name, p.topic.id, p.id, b)
 		if g.outcome != nil {
 			g.outcome.bases[p] = p.next
 		}
 	}
-	l.frame.AddChanges(g.changes, g.count)
+	l.fillFrame(g)
+	l.packFrame(g)
 }
 
 // persist writes the frame to the journal. While the disk refuses, it refuses writers, keeps the group and tries
@@ -143,6 +153,9 @@ func (l *Log) persist() error {
 			return err // the latter would never fit, and must not keep all others waiting
 		}
 		l.refuse(causeJournal, &refusal{ErrUnavailable, err})
+		if files.NoSpace(err) && l.useReserve(err) {
+			continue
+		}
 		select {
 		case <-time.After(retry):
 		case <-l.stop:
@@ -244,7 +257,7 @@ func (l *Log) publish(g *group) {
 		if err := l.overlay.apply(g.changes, g.count); err != nil {
 			panic("segment: state changes of a group don't decode: " + err.Error())
 		}
-		if l.overlay.pendingBytes() > maxPendingState {
+		if l.overlay.pendingBytes() > l.maxPendingState() {
 			l.askForRoll()
 		}
 	}

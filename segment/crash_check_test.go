@@ -31,23 +31,28 @@ func (d *crashDriver) snap(recovered bool) *snapshot {
 		s.topics[t.Name()] = modelTopic{t.ID(), int32(len(t.Partitions()))}
 		for _, p := range t.Partitions() {
 			var part snapshotPart
-			part.records = d.readAll(p, p.StartOffset(), []int{1, 700, 1 << 16}[d.rng.IntN(3)])
+			part.start = p.StartOffset()
+			part.records = d.readAll(p, part.start, []int{1, 700, 1 << 16}[d.rng.IntN(3)])
 			part.next = p.HighWatermark()
 			s.parts[p.String()] = part
 		}
 	}
-	d.mustNot(d.log.Range([]byte("s/"), func(k, v []byte) bool { s.state[string(k)] = string(v); return true }))
+	for _, prefix := range []string{"s/", startPrefix, gapPrefix} {
+		d.mustNot(d.log.Range([]byte(prefix), func(k, v []byte) bool { s.state[string(k)] = string(v); return true }))
+	}
 	d.mustNot(d.log.Range([]byte("z/"), func(k, v []byte) bool { s.lazy[string(k)] = lazyNumber(v); return true }))
 	for _, p := range d.log.allPartitions() {
-		offset, data, ok, err := d.log.Cursor(p, "m")
-		d.mustNot(err)
-		if ok {
-			part := s.parts[p.String()]
-			if recovered {
-				part.cursor = offset
+		for _, owner := range crashOwners {
+			offset, data, ok, err := d.log.Cursor(p, owner)
+			d.mustNot(err)
+			if ok {
+				part := s.parts[p.String()]
+				if recovered {
+					part.cursor = max(part.cursor, offset)
+				}
+				s.parts[p.String()] = part
+				s.lazy[string(cursorKey(p, owner))] = lazyNumber(data)
 			}
-			s.parts[p.String()] = part
-			s.lazy[string(cursorKey(p, "m"))] = lazyNumber(data)
 		}
 	}
 	return s
@@ -119,6 +124,7 @@ func (d *crashDriver) checkRecovery() {
 		d.model.lazyDurable[k] = n // in both state files by now
 	}
 	d.checkFiles()
+	d.checkRetention()
 }
 
 // checkModel compares the log with the model, and with that and g.
@@ -158,12 +164,13 @@ func (d *crashDriver) checkView() {
 	p := d.partition()
 	v := &View{d.mem, d.o.Dir}
 	var got []modelRecord
-	err := v.Batches(ViewPartition{p.topic.name, p.id}, 0, func(b record.Batch, _ Place) (err error) {
-		got, err = d.decode(got, b, 0)
+	start := p.StartOffset() // the journal may have what lies below, too
+	err := v.Batches(ViewPartition{p.topic.name, p.id}, start, func(b record.Batch, _ Place) (err error) {
+		got, err = d.decode(got, b, start)
 		return err
 	}, func(d *DamageError) error { return d })
 	d.mustNot(err)
-	want := d.readAll(p, p.StartOffset(), 1<<16)
+	want := d.readAll(p, start, 1<<16)
 	if len(got) != len(want) {
 		d.fail("a view of %s has %d records, the partition %d", p, len(got), len(want))
 	}

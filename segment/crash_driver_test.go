@@ -39,6 +39,9 @@ type crashDriver struct {
 	number  uint64
 	slow    bool // the checkpointer waits until the committer can't go on
 
+	clock     int64 // ms
+	retention crashRetention
+
 	// What is under way, outermost first, and where another step may be done in between.
 	under []activityKind
 
@@ -55,6 +58,8 @@ const (
 	appending
 	syncing
 	creating
+	retaining
+	dropping // within retaining, while locks of a partition's segments are held
 )
 
 func (d *crashDriver) isUnder(kinds ...activityKind) bool {
@@ -115,7 +120,7 @@ func newCrashDriver(seed uint64, p plant, tools *crashTools) *crashDriver {
 	d.store = &memStore{rng: d.rng, newest: -1}
 	o := DefaultOptions()
 	o.Dir = "/data"
-	o.BudgetBytes = 1 << 30
+	o.BudgetBytes, o.ReserveBytes = 1<<30, 64<<10
 	o.MaxBytes = 4 << 10
 	o.MaxRecordBytes = 512
 	o.JournalBytes = 40 << 10
@@ -127,6 +132,7 @@ func newCrashDriver(seed uint64, p plant, tools *crashTools) *crashDriver {
 	segmentBytes := int64(1) << (9 + d.rng.IntN(6))
 	o.tuneChain = func(c *files.Options) { c.SegmentBytes, c.IndexIntervalBytes = segmentBytes, 128 }
 	d.o = o
+	d.planRetention()
 	return d
 }
 
@@ -150,6 +156,8 @@ func (d *crashDriver) run() (err error) {
 		d.step()
 	}
 	d.commit()
+	d.checkModel(nil, false)
+	d.retain()
 	d.checkModel(nil, false)
 	return nil
 }
@@ -185,14 +193,16 @@ func (d *crashDriver) open() {
 		d.note("open, to stop at %d", stopAt)
 		d.under, d.taken = nil, nil
 		d.o.FS = d.fs
-		d.o.now = func() reading { return reading{wall: 1_800_000_000_000, synced: true} }
+		d.o.now = d.read
 		d.mustNot(d.o.Validate())
 		d.log = newLog(d.o)
 		d.log.encoder = d.encoder
 		stopped := d.attempt(func() {
 			d.mustNot(d.log.open())
 			d.log.openClock()
-			d.log.checkBudget()
+			d.log.countGaps()
+			d.log.checkSpace()
+			d.log.checkRoom()
 		})
 		if !stopped {
 			break
@@ -201,6 +211,7 @@ func (d *crashDriver) open() {
 	}
 	d.fs.stopAt, d.fs.between = 0, d.between
 	d.checkRecovery()
+	d.tuneTopics()
 	d.filling, d.sealed, d.lazy = newModelGroup(), nil, map[string]uint64{}
 	d.writers = nil
 	for i := range 3 {

@@ -23,9 +23,14 @@ type modelTopic struct {
 }
 
 type modelPart struct {
-	records []modelRecord
+	start   int64         // durable
+	records []modelRecord // from start on
 	next    int64
 	cursors []int64 // all that were ever given
+
+	// Offsets of evicted records: those that some follower had not passed and nobody has been told of yet, and those that
+	// all had passed.
+	lost, passed []int64
 }
 
 type modelRecord struct {
@@ -40,6 +45,8 @@ type modelGroup struct {
 	state   map[string]*string // nil: deleted
 	lazy    map[string]uint64
 	topics  map[string]modelTopic
+	starts  map[string]modelStart // of evictions, by partition
+	forgets map[string]Gap        // by partition
 	tickets []modelTicket
 	members map[*crashWriter]bool
 	seq     uint64
@@ -63,6 +70,7 @@ func newModelGroup() *modelGroup {
 	return &modelGroup{
 		records: map[string][]string{}, parts: map[string]*Partition{}, state: map[string]*string{},
 		lazy: map[string]uint64{}, topics: map[string]modelTopic{}, members: map[*crashWriter]bool{},
+		starts: map[string]modelStart{}, forgets: map[string]Gap{},
 	}
 }
 
@@ -91,6 +99,7 @@ func (m *crashModel) apply(g *modelGroup) {
 	for k, n := range g.lazy {
 		m.lazyDurable[k] = n
 	}
+	m.applyRetention(g)
 }
 
 // compare says what a snapshot lacks or has too much, if the log must hold the model, and g if that isn't nil. stored are
@@ -105,7 +114,7 @@ func (m *crashModel) compare(s *snapshot, g *modelGroup, stored map[string]uint6
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.parts)) {
-		if err := m.comparePart(name, s.parts[name], g.records[name]); err != nil {
+		if err := m.comparePart(name, s.parts[name], g); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -154,10 +163,16 @@ func compareTopics(got, want map[string]modelTopic) error {
 }
 
 // comparePart: the records follow without a hole, but for those that a cursor forced once.
-func (m *crashModel) comparePart(name string, s snapshotPart, added []string) error {
-	p := m.parts[name]
+func (m *crashModel) comparePart(name string, s snapshotPart, g *modelGroup) error {
+	p, added := m.parts[name], g.records[name]
 	if p == nil {
 		p = &modelPart{}
+	}
+	if g, ok := g.starts[name]; ok {
+		p = p.evicted(g)
+	}
+	if s.start < p.start || s.start > s.next {
+		return fmt.Errorf("it starts at offset %d, want %d or more, up to %d", s.start, p.start, s.next)
 	}
 	for i := range max(len(s.records), len(p.records)+len(added)) {
 		var want modelRecord

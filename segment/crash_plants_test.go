@@ -23,11 +23,13 @@ const (
 	journalDirNotSynced plant = "journal-directory-not-synced"
 	staleFrameAccepted  plant = "stale-frame-accepted"
 	groupSplit          plant = "group-split"
+	unlinkEarly         plant = "unlink-before-start"
+	olderStateLacks     plant = "evict-beyond-older-state"
 )
 
 var plants = []plant{
 	journalNotSynced, segmentNotSynced, watermarkEarly, ackEarly, directoryNotSynced, partitionNotSynced, topicsNotSynced,
-	journalDirNotSynced, staleFrameAccepted, groupSplit,
+	journalDirNotSynced, staleFrameAccepted, groupSplit, unlinkEarly, olderStateLacks,
 }
 
 // leavesOut says whether the bug is that this directory isn't synced.

@@ -4,27 +4,34 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluicemq/sluice/internal/vfs"
 	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
 )
 
-// step does one thing that some goroutine of a broker might do. (Retention belongs here as one more case, and by what it
-// locks in between; the model's parts then need a start.)
+// step does one thing that some goroutine of a broker might do.
 func (d *crashDriver) step() {
 	if len(d.model.topics) == 0 {
 		d.createTopic()
 		return
 	}
-	switch n := d.rng.IntN(100); {
+	d.clock += d.rng.Int64N(2000)
+	switch n := d.rng.IntN(110); {
 	case n < 30:
 		d.write(d.writers[d.rng.IntN(len(d.writers))])
 	case n < 38:
 		d.writeWithTicket()
 	case n < 43:
 		d.putLazy()
+	case n >= 109:
+		d.forgetGap()
+	case n >= 100:
+		d.retain()
 	case n < 47:
 		d.setCursor()
 	case n < 66:
@@ -54,7 +61,7 @@ func (d *crashDriver) step() {
 }
 
 // between does a step of another goroutine while one is at a file operation.
-func (d *crashDriver) between(op vfs.Op, _ string) {
+func (d *crashDriver) between(op vfs.Op, name string) {
 	if len(d.under) == 0 || len(d.under) > 3 || len(d.model.topics) == 0 || !d.chance(8) {
 		return
 	}
@@ -62,13 +69,15 @@ func (d *crashDriver) between(op vfs.Op, _ string) {
 	switch {
 	case d.isUnder(creating) && !d.isUnder(committing):
 		// Topic and journal locks are held.
+	case d.under[len(d.under)-1] == retaining:
+		d.besideRetention(op, name)
 	case n < 30:
 		d.write(d.writers[d.rng.IntN(len(d.writers))])
 	case n < 40:
 		d.writeWithTicket()
 	case n < 50:
 		d.putLazy()
-	case d.isUnder(committing) && d.isUnder(checkpointing, appending, syncing):
+	case d.isUnder(committing) && d.isUnder(checkpointing, appending, syncing, dropping):
 	case d.isUnder(committing) && n < 70:
 		d.appendSome()
 	case d.isUnder(committing) && n < 90:
@@ -77,8 +86,10 @@ func (d *crashDriver) between(op vfs.Op, _ string) {
 		}
 	case d.isUnder(committing):
 		d.syncChain()
+	case op == "checkpoint" && n < 70:
+		d.retainMeanwhile()
 	case n < 80:
-		if d.commitFits() {
+		if d.commitFits(0) {
 			d.commit()
 		}
 	case (op == vfs.OpSync || op == vfs.OpSyncDir) && !d.isUnder(appending):
@@ -91,6 +102,10 @@ func (d *crashDriver) waiting() {
 	if d.isUnder(committing) {
 		d.note("  the committer waits for a checkpoint")
 		d.finishCheckpoint()
+		return
+	}
+	if d.isUnder(retaining) {
+		d.retentionWaits()
 		return
 	}
 	d.commit() // a topic is being made
@@ -115,6 +130,9 @@ func (w *crashWriter) Committed(group uint64, err error) {
 
 // makeRoom commits until the group in hand takes more.
 func (d *crashDriver) makeRoom() (ok bool) {
+	if d.isUnder(retaining) && d.log.active.bytes > d.o.MaxBytes/4 {
+		return false // so that retention need not wait itself
+	}
 	for d.log.active.bytes >= d.o.MaxBytes {
 		if len(d.under) > 0 {
 			return false // the writer waits
@@ -137,7 +155,8 @@ func (d *crashDriver) partition() *Partition {
 
 func (d *crashDriver) record() *record.Record {
 	v := d.value([]int{20, 100, 400}[d.rng.IntN(3)])
-	return &record.Record{Timestamp: 1000 + int64(d.number) - int64(d.rng.IntN(5)), Value: v}
+	d.retention.given[string(v)] = d.clock
+	return &record.Record{Value: v}
 }
 
 // write adds records and state changes to the group in hand.
@@ -145,11 +164,17 @@ func (d *crashDriver) write(w *crashWriter) {
 	if !d.makeRoom() {
 		return
 	}
-	d.mustNot(w.w.Begin())
+	if d.refused(w.w.Begin()) {
+		return
+	}
 	g := d.filling
 	dirty := false
 	for range d.rng.IntN(5) {
 		p, r := d.partition(), d.record()
+		if p.topic.Refused() != nil {
+			continue
+		}
+		r.Timestamp = w.w.Stamp(time.Time{})
 		w.w.Append(p, r)
 		g.add(p, r)
 		dirty = true
@@ -212,27 +237,34 @@ func (d *crashDriver) writeWithTicket() {
 		return
 	}
 	g := d.filling
-	g.seq = d.log.active.seq
 	switch d.rng.IntN(4) {
 	case 0:
 		key, value := d.key(), string(d.value(100))
 		t, err := d.log.Put([]byte(key), []byte(value))
-		d.mustNot(err)
+		if d.refused(err) {
+			return
+		}
 		g.state[key] = &value
 		g.tickets = append(g.tickets, modelTicket{Ticket: t})
 	case 1:
 		key := d.key()
 		t, err := d.log.Delete([]byte(key))
-		d.mustNot(err)
+		if d.refused(err) {
+			return
+		}
 		g.state[key] = nil
 		g.tickets = append(g.tickets, modelTicket{Ticket: t})
 	default:
 		p, r := d.partition(), d.record()
+		r.Timestamp = d.stamp()
 		t, err := d.log.Append(p, r)
-		d.mustNot(err)
+		if d.refused(err) {
+			return
+		}
 		g.add(p, r)
 		g.tickets = append(g.tickets, modelTicket{t, p.String(), len(g.records[p.String()]) - 1})
 	}
+	g.seq = d.log.active.seq
 	d.note("write with ticket in group %d", g.seq)
 }
 
@@ -245,25 +277,30 @@ func (d *crashDriver) putLazy() {
 
 // setCursor moves a cursor on, sometimes beyond the end.
 func (d *crashDriver) setCursor() {
-	p := d.partition()
+	p, owner := d.partition(), crashOwners[d.rng.IntN(len(crashOwners))]
 	offset := p.HighWatermark()
-	if d.chance(4) {
+	switch d.rng.IntN(4) {
+	case 0:
 		offset += int64(d.rng.IntN(8))
+	case 1, 2:
+		offset -= int64(d.rng.IntN(20))
 	}
 	d.number++
-	key := string(cursorKey(p, "m"))
+	key := string(cursorKey(p, owner))
+	offset = max(offset, d.retention.cursors[key])
 	d.note("cursor %s at %d is number %d", key, offset, d.number)
-	d.log.SetCursor(p, "m", offset, binary.BigEndian.AppendUint64(nil, d.number))
+	d.log.SetCursor(p, owner, offset, binary.BigEndian.AppendUint64(nil, d.number))
+	d.retention.cursors[key] = offset
 	d.model.lazyGiven[key], d.lazy[key] = d.number, d.number
 	m := d.model.parts[p.String()]
 	m.cursors = append(m.cursors, offset)
 }
 
 // commitFits says whether a commit would neither have to wait for a checkpoint nor for memory.
-func (d *crashDriver) commitFits() bool {
+func (d *crashDriver) commitFits(more int) bool {
 	g := d.log.active
 	var f journal.Frame
-	f.AddBatch("", 0, 0, zeros[:g.bytes+200*len(g.parts)+100*len(d.log.lazy)+200])
+	f.AddBatch("", 0, 0, zeros[:g.bytes+200*len(g.parts)+100*len(d.log.lazy)+400+more])
 	return d.log.journal.Fits(&f) && d.log.memory.used() < d.o.MemoryBytes
 }
 
@@ -290,12 +327,14 @@ func (d *crashDriver) commit() {
 	if g.seq == 0 {
 		g.seq = sealed.seq
 	}
+	d.takeRetention(g, sealed)
 	d.note("commit group %d: %d records, %d changes", sealed.seq, sealed.records, sealed.count)
 	d.filling, d.sealed = newModelGroup(), g
 	d.during(committing, func() { d.plantedCommit(sealed) })
 	d.sealed = nil
 	d.checkTickets(g)
 	d.model.apply(g)
+	d.checkGaps(g)
 	d.rollIfAsked()
 }
 
@@ -391,6 +430,7 @@ func (d *crashDriver) finishCheckpoint() {
 		d.taken = nil
 		d.log.checkpoints.finish(err)
 		d.mustNot(err)
+		d.log.checkRoom()
 	})
 }
 
@@ -399,11 +439,11 @@ func (d *crashDriver) createTopic() {
 	if len(d.under) > 0 || !d.makeRoom() {
 		return
 	}
-	name := string(rune('p' + d.rng.IntN(4)))
-	o := TopicOptions{Name: name, Partitions: 1 + d.rng.Int32N(3), Compression: []record.Codec{record.None, record.None, record.Snappy, record.LZ4, record.Zstd}[d.rng.IntN(5)]}
-	if t, ok := d.model.topics[name]; ok {
-		o.Partitions = t.partitions
-	} else {
+	names := slices.Sorted(maps.Keys(d.retention.topics))
+	o := d.retention.topics[names[d.rng.IntN(len(names))]]
+	name := o.Name
+	o.Compression = []record.Codec{record.None, record.None, record.Snappy, record.LZ4, record.Zstd}[d.rng.IntN(5)]
+	if _, ok := d.model.topics[name]; !ok {
 		d.filling.topics[name] = modelTopic{0, o.Partitions}
 	}
 	d.note("topic %s with %d partitions", name, o.Partitions)
@@ -411,8 +451,14 @@ func (d *crashDriver) createTopic() {
 	d.during(creating, func() {
 		var err error
 		t, err = d.log.CreateTopic(o)
-		d.mustNot(err)
+		if d.refused(err) {
+			delete(d.filling.topics, name)
+		}
 	})
+	if t == nil {
+		return
+	}
+	d.tuneTopics()
 	for _, m := range d.model.topics {
 		if m.id == t.id && d.model.topics[name].id != t.id {
 			d.fail("topic %s has the id %d of another one", name, t.id)
@@ -434,7 +480,8 @@ func (d *crashDriver) close() {
 	close(d.log.commitDone)
 	close(d.log.appendDone)
 	close(d.log.checkpointDone)
-	d.mustNot(d.log.Close())
+	d.log.refuse(causeClosed, &refusal{kind: ErrClosed})
+	d.mustNot(d.log.finish())
 }
 
 // readSome reads from anywhere.

@@ -46,6 +46,14 @@ func (s *memStore) OldestLSN() uint64 {
 	return min(s.files[0].point.LSN, s.files[1].point.LSN)
 }
 
+// OldestEnds is what retention asks for.
+func (s *memStore) OldestEnds() map[string]int64 {
+	if s.files[0] == nil || s.files[1] == nil {
+		return nil
+	}
+	return maps.Clone(s.files[1-s.newest].point.Ends)
+}
+
 func (s *memStore) Get(key []byte) ([]byte, bool, error) {
 	v, ok := s.current().values[string(key)]
 	return []byte(v), ok, nil

@@ -10,11 +10,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 var (
 	crashSeed  = flag.Uint64("crash.seed", 0, "the one seed of TestCrash, with its trace; 0: crash.seeds of them")
-	crashSeeds = flag.Int("crash.seeds", 1000, "how many seeds TestCrash tries")
+	crashSeeds = flag.Int("crash.seeds", 200, "how many seeds TestCrash tries")
+	crashFor   = flag.Duration("crash.for", time.Minute, "how long TestCrash begins with new seeds")
 	crashBase  = flag.Uint64("crash.base", 0, "what the seeds of TestCrash are made from; 0: something new for each run")
 	crashPlant = flag.String("crash.plant", "", "a bug to plant in TestCrash, which must then fail: one of the names in TestCrashFindsPlantedBugs")
 )
@@ -35,12 +37,17 @@ func TestCrash(t *testing.T) {
 	}
 	t.Logf("crash.base=%d", base)
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // many short lives and a small heap: half of the time otherwise
-	var next, failed atomic.Int64
+	seeds, until := int64(*crashSeeds), time.Now().Add(*crashFor)
+	if raceEnabled || testing.Short() {
+		seeds = min(seeds, 50)
+	}
+	var next, tried, failed atomic.Int64
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			tools := newCrashTools()
-			for n := next.Add(1); n <= int64(*crashSeeds) && failed.Load() < 3; n = next.Add(1) {
+			for n := next.Add(1); n <= seeds && failed.Load() < 3 && time.Now().Before(until); n = next.Add(1) {
+				tried.Add(1)
 				if text := crashOnce(crashSeedOf(base, n), plant(*crashPlant), tools); text != "" {
 					failed.Add(1)
 					t.Error(text)
@@ -49,10 +56,14 @@ func TestCrash(t *testing.T) {
 		})
 	}
 	workers.Wait()
+	t.Logf("%d of %d seeds tried", tried.Load(), seeds)
 }
 
 // TestCrashFindsPlantedBugs: the model has teeth.
 func TestCrashFindsPlantedBugs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("takes too long under the race detector")
+	}
 	for _, p := range plants {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +89,11 @@ func TestCrashRepeats(t *testing.T) {
 		}
 		return strings.Join(d.trace, "\n")
 	}
-	for n := int64(1); n <= 20; n++ {
+	seeds := int64(20)
+	if raceEnabled || testing.Short() {
+		seeds = 5
+	}
+	for n := int64(1); n <= seeds; n++ {
 		seed := crashSeedOf(2, n)
 		if a, b := trace(seed), trace(seed); a != b {
 			t.Fatalf("seed %d: two runs differ:\n%s\n\n\n%s", seed, a, b)

@@ -19,8 +19,9 @@ func cursorKey(p *Partition, owner string) []byte {
 // The partition's next offset never falls below a cursor, not even when a crash took the records in between: offsets
 // that a region has seen are not given to other records.
 func (l *Log) SetCursor(p *Partition, owner string, offset int64, data []byte) {
-	value := binary.BigEndian.AppendUint64(nil, uint64(offset))
-	l.PutLazy(cursorKey(p, owner), append(value, data...))
+	value := append(binary.BigEndian.AppendUint64(nil, uint64(offset)), data...)
+	p.passed.set(owner, value) // first: an eviction that counts on it puts it into its own group, and that must not be an older one
+	l.PutLazy(cursorKey(p, owner), value)
 }
 
 // Cursor is a reader's place as it was last made durable.
@@ -47,6 +48,7 @@ func (l *Log) raiseToCursors() (failed error) {
 		if t == nil || err != nil || id < 0 || id >= len(t.partitions) {
 			return true
 		}
+		t.partitions[id].passed.set(string(parts[2]), bytes.Clone(value))
 		failed = l.raise(t.partitions[id], int64(binary.BigEndian.Uint64(value)), fmt.Sprintf("%s has seen them", parts[2]))
 		return failed == nil
 	})

@@ -15,6 +15,7 @@ type cutTail struct {
 	bytes  int64  // that were cut
 	what   string // it is
 	side   string // file that has the bytes now, or ""
+	gone   bool   // a whole segment, and nothing tells why
 }
 
 // segmentBase is the offset in the name of a segment's file.
@@ -29,14 +30,15 @@ func segmentBase(path string) int64 {
 // is durable; they would fill the disk, a little with each power cut. It is called between replay and anything else that
 // moves p.next. whole says that the journal was replayed without damage: what was not synced and is not in it was never
 // acknowledged.
-func (l *Log) judgeCuts(whole bool) (useless []string) {
+func (l *Log) judgeCuts(whole bool) (useless []cutTail) {
 	for _, c := range l.cuts {
 		switch {
-		case c.end && c.p.next >= c.to:
+		case c.gone && c.to <= max(c.p.chain.Start(), l.storedStart(c.p)): // by retention, whose last step the power cut undid in part
+		case c.end && c.p.next >= c.to && !l.gaps[c.p]:
 			l.recovered.CutBytes += c.bytes
 			l.recovered.Notes = append(l.recovered.Notes, c.what+"; the journal has all of it")
 			if c.side != "" {
-				useless = append(useless, c.side)
+				useless = append(useless, c)
 			}
 		case c.end && c.beyond && whole:
 			l.recovered.CutBytes += c.bytes

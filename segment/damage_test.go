@@ -28,7 +28,8 @@ func damagedDir(t *testing.T) Options {
 	return o
 }
 
-// No bad file keeps the broker from starting. What is lost is reported, and offsets that were given are not given again.
+// What isn't even a file keeps the broker from starting as little: TestDamageTable has the rest. What is lost is reported, and
+// offsets that were given are not given again.
 func TestDamageDoesNotKeepFromStarting(t *testing.T) {
 	const all = 1000
 	remove := func(pattern string) func(t *testing.T, dir string) {
@@ -63,15 +64,8 @@ func TestDamageDoesNotKeepFromStarting(t *testing.T) {
 		lost     bool // the records of t-0
 		reported bool
 	}{
-		{"log files gone", remove("topics/t-0/*.log"), true, true},
-		{"partition gone", remove("topics/t-0"), true, true},
 		{"partition is a file", replace("topics/t-0", aFile), true, true},
-		{"log files of other content", replace("topics/t-0/*.log", aFile), true, true},
-		{"indexes are directories", replace("topics/t-0/*index", aDir), true, true},
-		{"state gone", remove("state-*"), false, false},
-		{"state of other content", replace("state-*", aFile), false, true},
-		{"journal gone", remove("journal"), false, false},
-		{"journal of other content", replace("journal/*", aFile), false, false},
+		{"indexes are directories", replace("topics/t-0/*index", aDir), false, true},
 		{"journal files are directories", replace("journal/*", aDir), false, true},
 		{"other things in the directory", func(t *testing.T, dir string) {
 			for _, name := range []string{"topics/t-00", "topics/x", "topics/t-+1", "topics/-1", "journal/x"} {
@@ -85,8 +79,8 @@ func TestDamageDoesNotKeepFromStarting(t *testing.T) {
 			o := damagedDir(t)
 			c.harm(t, o.Dir)
 			l := openLog(t, o)
-			if got := len(l.Recovered().Damages) > 0; got != c.reported {
-				t.Errorf("damages %q", l.Recovered().Damages)
+			if r := l.Recovered(); (len(r.Damages)+len(r.Notes) > 0) != c.reported { // the journal may have had all of it
+				t.Errorf("damages %q, notes %q", r.Damages, r.Notes)
 			}
 			parts := l.Topic("t").Partitions()
 			if len(parts) != 2 {

@@ -23,6 +23,8 @@ type disk struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
 	fault *plan
+	hits  int            // faults that struck
+	count map[vfs.Op]int // operations so far, if not nil
 	files map[string]*unsynced
 }
 
@@ -30,7 +32,8 @@ type plan struct {
 	op     vfs.Op
 	suffix string
 	err    error
-	skip   int // operations of the kind that still succeed
+	skip   int  // operations of the kind that still succeed
+	lasts  bool // all that follow fail, too, until disarm
 }
 
 // unsynced is what a file would lose.
@@ -78,6 +81,9 @@ func (d *disk) disarm() {
 
 // failLocked is the error that the operation meets.
 func (d *disk) failLocked(op vfs.Op, name string) error {
+	if d.count != nil {
+		d.count[op]++
+	}
 	f := d.fault
 	if f == nil || f.op != op || !strings.HasSuffix(name, f.suffix) {
 		return nil
@@ -85,7 +91,10 @@ func (d *disk) failLocked(op vfs.Op, name string) error {
 	if f.skip--; f.skip >= 0 {
 		return nil
 	}
-	d.fault = nil
+	d.hits++
+	if !f.lasts {
+		d.fault = nil
+	}
 	return &fs.PathError{Op: string(op), Path: name, Err: f.err}
 }
 
@@ -131,9 +140,22 @@ func (d *disk) Remove(name string) error {
 func (d *disk) Rename(from, to string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.failLocked(vfs.OpRename, to); err != nil {
+		return err
+	}
 	d.files[to] = d.fileLocked(from)
 	delete(d.files, from)
 	return d.FS.Rename(from, to)
+}
+
+func (d *disk) MkdirAll(name string, perm fs.FileMode) error {
+	d.mu.Lock()
+	err := d.failLocked(vfs.OpMkdir, name)
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return d.FS.MkdirAll(name, perm)
 }
 
 func (d *disk) SyncDir(name string) error {
@@ -153,6 +175,16 @@ func (d *disk) SyncDir(name string) error {
 type diskFile struct {
 	vfs.File
 	d *disk
+}
+
+func (f diskFile) ReadAt(p []byte, off int64) (int, error) {
+	f.d.mu.Lock()
+	err := f.d.failLocked(vfs.OpRead, f.Name())
+	f.d.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	return f.File.ReadAt(p, off)
 }
 
 func (f diskFile) WriteAt(p []byte, off int64) (int, error) {

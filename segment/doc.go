@@ -5,6 +5,11 @@
 // readable, until they are appended, merged and compressed, to Kafka's own segment files, which are synced at
 // checkpoints only. After a crash the journal fills in what the segments lack.
 //
-// Four goroutines belong to a Log: the committer (journal, high watermarks, acknowledgements), the appender
-// (memory to segment files), the checkpointer (sync, state, recycling), and whoever waits for them in Close.
+// What is old or too much is evicted in whole segments: by age, by a topic's bound, and so that the data directory never
+// takes more than its budget. The new start of the partition, and the gap for those who follow it and hadn't got that far,
+// are durable before a file is removed.
+//
+// Five goroutines belong to a Log: the committer (journal, high watermarks, acknowledgements), the appender
+// (memory to segment files), the checkpointer (sync, state, recycling), the one that evicts and watches the file system, and
+// the one that looks at the wall clock.
 package segment

@@ -14,6 +14,8 @@ var (
 	ErrClosed = errors.New("log is closed")
 	// ErrFull says that the disk budget is used up. Nothing was stored.
 	ErrFull = errors.New("disk budget is used up")
+	// ErrBudget says that the disk budget has no room for what is configured: another configuration is needed.
+	ErrBudget = errors.New("disk budget is too small")
 	// ErrUnavailable says that the disk refuses writes for now. Nothing was stored; it is tried again in the background.
 	ErrUnavailable = errors.New("log can't be written")
 	// ErrOffsetOutOfRange says that no record has that offset: it is below the start or beyond the high watermark.
@@ -34,7 +36,7 @@ func (r *refusal) Error() string {
 	if r.cause == nil {
 		return r.kind.Error()
 	}
-	return fmt.Sprintf("%v: %v", r.kind, r.cause)
+	return fmt.Sprintf("%v: %v%s", r.kind, r.cause, remedy(r.cause))
 }
 
 func (r *refusal) Unwrap() []error { return []error{r.kind, r.cause} }

@@ -29,7 +29,7 @@ func hooked() (vfs.FS, *atomic.Pointer[func(op vfs.Op, name string) error]) {
 }
 
 // addAll adds n values and waits until all are acknowledged.
-func (f *filler) addAll(t *testing.T, n int) {
+func (f *filler) addAll(t testing.TB, n int) {
 	t.Helper()
 	for end := f.next + n; f.next < end; {
 		if err := f.add(min(20, end-f.next)); err != nil {
@@ -39,7 +39,7 @@ func (f *filler) addAll(t *testing.T, n int) {
 	f.wait(t)
 }
 
-func (f *filler) wait(t *testing.T) {
+func (f *filler) wait(t testing.TB) {
 	t.Helper()
 	eventually(t, "all acknowledged", func() bool { return f.acked.Load() == int64(f.next) })
 }
@@ -76,6 +76,7 @@ func TestInterruptedRewriteLeavesNoHole(t *testing.T) {
 		t.Fatalf("%d writes", writes.Load())
 	}
 	equal(t, values(t, p, 0, 1<<20), numbered(0, fill.next))
+	eventually(t, "the reserve is there again", func() bool { return l.Status().Refusing == nil })
 	fill.addAll(t, 500)
 	equal(t, values(t, p, 0, 1<<20), numbered(0, fill.next))
 	if used := l.used.Load(); used != p.chain.Bytes() {
@@ -232,7 +233,7 @@ func TestJournalThatCannotGrowDoesNotWearTheFlashOut(t *testing.T) {
 	hook.Store(&fail)
 	fill := newFiller(l, p)
 	var err error
-	for err == nil {
+	for err == nil || errors.Is(err, ErrFull) { // full while the reserve is in use
 		err = fill.add(20)
 	}
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "too few files") {
@@ -361,6 +362,10 @@ func TestLargestGroup(t *testing.T) {
 	}
 	o.JournalBytes = 32 << 20 // enough here
 	l := newLog(o)
+	if err := l.openState(); err != nil {
+		t.Fatal(err)
+	}
+	defer l.store.Close()
 	topic, _, err := l.openTopic(TopicOptions{Name: "t", Partitions: 1}, 1, nil, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 // fills. All fields are under Log.mu while it fills, and the committer's from sealing until it is emptied.
 type group struct {
 	seq     uint64
+	first   time.Time      // when the first thing was added
 	parts   []*Partition   // that have records in it, in their builder of the group's parity
 	batches []record.Batch // of parts, once sealed; they alias the builders
 	records int

@@ -28,12 +28,14 @@ type Log struct {
 	journal   *journal.Journal
 	store     store
 	handles   *files.Handles
-	budget    int64
+	plan      Plan
 	recovered Recovery
-	cuts      []cutTail        // during Open
-	agreement *agreement       // during Open
-	raised    bool             // during Open: some partition goes on behind offsets that are gone
-	dirs      map[string]int32 // topics that have directories, with their number of partitions, at Open
+	cuts      []cutTail           // during Open
+	holes     []foundHole         // during Open
+	agreement *agreement          // during Open
+	raised    bool                // during Open: some partition goes on behind offsets that are gone
+	gaps      map[*Partition]bool // during Open: those whose records the journal doesn't have without a hole
+	dirs      map[string]int32    // topics that have directories, with their number of partitions, at Open
 
 	mu         sync.Mutex // taken once for each read of a connection
 	room       *sync.Cond // the group in hand takes more again, or a refusal began
@@ -52,22 +54,31 @@ type Log struct {
 	list     atomic.Pointer[[]*Partition]
 
 	// the committer's
-	frame journal.Frame
-	timer *time.Timer
+	frame  journal.Frame
+	timer  *time.Timer
+	packed []byte // batches compressed for the journal
 
-	syncNanos atomic.Int64 // moving average of one journal write and sync
+	syncNanos  atomic.Int64 // moving average of one journal write and sync
+	delayNanos atomic.Int64 // moving average of the time from a group's first message until it is durable
 
 	encoding sync.Mutex // guards the next three
 	encoder  *record.Encoder
 	scratch  []byte
 	batches  []record.Batch
 
+	disk   stuckWrite
+	rescue sync.Mutex // held by whoever reads the journal for want of a segment
+
+	wear        *wear
 	overlay     *overlay
 	memory      *gate
 	free        buffers
 	watchers    watchers
 	checkpoints *checkpoints
 	used        atomic.Int64 // bytes of segments and indexes
+	space       space
+	reserve     reserve
+	retention   retention
 	failing     atomic.Int32 // partitions that can't be appended to
 	counters    counters
 	clock       *Clock // made at the end of Open
@@ -106,26 +117,37 @@ const (
 	causeClosed = iota
 	causeJournal
 	causeSegments
+	causeState // from here on ErrFull; also refuses changes of state, which the others welcome
+	causeReserve
+	causeSpace
 	causeBudget
 	causes
 )
+
+func gravest(causes []*refusal) *refusal {
+	for _, c := range causes {
+		if c != nil {
+			return c
+		}
+	}
+	return nil
+}
 
 // refuse begins or (r nil) ends a refusal. It logs the change, not the repetition.
 func (l *Log) refuse(cause int, r *refusal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.refuseLocked(cause, r)
+}
+
+func (l *Log) refuseLocked(cause int, r *refusal) {
 	before := l.causes[cause]
 	if r == nil && before == nil {
 		return
 	}
 	l.causes[cause] = r
-	l.refused = nil
-	for _, c := range l.causes {
-		if c != nil {
-			l.refused = c
-			break
-		}
-	}
+	l.refused = gravest(l.causes[:])
+	l.space.full.Store(gravest(l.causes[causeState:]))
 	l.room.Broadcast()
 	switch {
 	case before == nil && cause != causeClosed:
@@ -135,60 +157,52 @@ func (l *Log) refuse(cause int, r *refusal) {
 	}
 }
 
-// checkBudget refuses records while the disk budget is used up.
-func (l *Log) checkBudget() {
-	used := l.UsedBytes()
-	limit := l.budget - l.o.ReserveBytes
-	if used < limit {
-		l.refuse(causeBudget, nil)
-		return
-	}
-	l.refuse(causeBudget, &refusal{ErrFull, fmt.Errorf("%s holds %d of %d bytes (%d kept in reserve): raise data.budget or remove topics",
-		l.o.Dir, used, l.budget, l.o.ReserveBytes)})
-}
-
-// UsedBytes is what the data directory holds: segments, indexes, journal, state, and the batches that are about to be
-// appended.
-func (l *Log) UsedBytes() int64 {
-	onDisk, _ := l.journal.Bytes()
-	return l.used.Load() + onDisk + l.store.UsedBytes() + int64(l.memory.used())
-}
-
 // Status is what an operator wants to know.
 type Status struct {
-	Refusing        error // why writes are refused; nil: they are not
+	Refusing        error // why writes to all topics are refused; nil: they are not
 	BudgetBytes     int64
-	UsedBytes       int64
-	Commits         uint64 // groups made durable, or begun, since the start
-	JournalBytes    int64  // written to the journal since the start
-	JournalFailures int64  // journal files given up after a failed write or sync
-	SegmentRestarts int64  // segments rewritten from the journal after one
+	UsedBytes       int64 // of the budget, the reserve included
+	FreeBytes       int64 // of the file system, when it was last looked at; at most some seconds old while anything changes
+	ReserveBytes    int64 // that are held right now; 0 while the reserve is in use
+	Refused         []RefusedTopic
+	Evicted         []Eviction // since the start
+	Gaps            int        // stretches that some follower has missed and nobody has been told of yet
+	Commits         uint64     // groups made durable, or begun, since the start
+	JournalFailures int64      // journal files given up after a failed write or sync
+	SegmentRestarts int64      // segments rewritten from the journal after one
 	Checkpoints     int64
 	SyncTime        time.Duration // moving average of one journal write and sync
 	ClockTrusted    bool          // the wall clock is taken for the true time
 	ClockSteps      int64         // of the wall clock, by more than a second, since the start
 	ClockStep       time.Duration // the last of them, negative for back
+	Wear
 }
 
 // Status is the present state of the log.
 func (l *Log) Status() Status {
-	_, written := l.journal.Bytes()
 	used := l.UsedBytes() // asks the file system, so before the lock
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Status{
-		BudgetBytes:     l.budget,
+		BudgetBytes:     l.plan.BudgetBytes,
 		UsedBytes:       used,
+		FreeBytes:       l.space.free.Load(),
+		ReserveBytes:    l.reserve.held.Load(),
+		Refused:         l.refusedTopics(),
+		Evicted:         l.retention.evicted.list(),
+		Gaps:            int(l.retention.gaps.Load()),
 		Commits:         l.active.seq - 1,
-		JournalBytes:    written,
 		JournalFailures: l.counters.journalFailures.Load(),
 		SegmentRestarts: l.counters.segmentRestarts.Load(),
 		Checkpoints:     l.counters.checkpoints.Load(),
 		SyncTime:        time.Duration(l.syncNanos.Load()),
+		Wear:            l.Wear(),
 	}
 	l.clock.status(&s)
 	if l.refused != nil {
 		s.Refusing = l.refused
+	} else if r := l.stuck(); r != nil {
+		s.Refusing = r
 	}
 	return s
 }
@@ -217,8 +231,9 @@ func (l *Log) keepBytes() int {
 
 func (l *Log) allPartitions() []*Partition { return *l.list.Load() }
 
-// CreateTopic makes a topic, or finds it: then the compression is the one given now, and the segment size is from the next
-// Open on, but another number of partitions is an error. A new topic is durable when it returns.
+// CreateTopic makes a topic, or finds it: then compression, retention, priority and OnFull are those given now, and the
+// segment size is from the next Open on, but another number of partitions is an error. So is a topic that doesn't fit the
+// disk budget beside the others. A new topic is durable when it returns.
 func (l *Log) CreateTopic(o TopicOptions) (*Topic, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -230,11 +245,18 @@ func (l *Log) CreateTopic(o TopicOptions) (*Topic, error) {
 			return nil, fmt.Errorf("topic %s has %d partitions and is configured with %d: the number can't change without breaking the order per key; set it back to %d",
 				o.Name, len(t.partitions), o.Partitions, len(t.partitions))
 		}
+		if err := l.fits(o); err != nil {
+			return nil, err
+		}
 		if *t.options.Load() != o {
 			t.options.Store(&o)
+			l.kickRetention()
 			l.PutLazy(topicKey(o.Name), encodeTopic(t.id, o)) // not worth a wait for the disk
 		}
 		return t, nil
+	}
+	if err := l.fits(o); err != nil {
+		return nil, err
 	}
 	id, err := l.nextTopicID()
 	if err != nil {
@@ -266,15 +288,20 @@ func (l *Log) storeTopic(o TopicOptions, id uint32) error {
 }
 
 // Close stops the log cleanly: what was added is committed, segments and state are brought up to date, so that the
-// next Open has nothing to do. While the disk refuses, it gives up and leaves the rest to recovery. Writers get
-// ErrClosed.
+// next Open has nothing to do. While the disk refuses, it gives up after half a minute and leaves the rest to recovery. Writers
+// get ErrClosed, and so do those whose group was given up: it is not acknowledged, but it may be there at the next
+// start, as when the power fails. When a write hangs, Close leaves it behind with its files open, and says so.
 func (l *Log) Close() error {
 	l.closeOnce.Do(func() { l.closeErr = l.close() })
 	return l.closeErr
 }
 
-// closeWait is how long Close lets the disk finish what was added before.
-const closeWait = 30 * time.Second
+// closeWait is how long Close lets the disk finish what was added before, and hangWait how long it waits beyond that for a
+// single operation that doesn't end.
+const (
+	closeWait = 30 * time.Second
+	hangWait  = 15 * time.Second
+)
 
 func (l *Log) close() error {
 	l.refuse(causeClosed, &refusal{kind: ErrClosed})
@@ -285,6 +312,20 @@ func (l *Log) close() error {
 	case l.wake <- struct{}{}:
 	default:
 	}
+	done := make(chan error, 1)
+	go func() { done <- l.finish() }()
+	hangs := time.NewTimer(closeWait + hangWait)
+	defer hangs.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-hangs.C:
+		return fmt.Errorf("%w: an operation in %s has not ended for %v: the disk hangs; what was not acknowledged may be lost", ErrUnavailable, l.o.Dir, closeWait+hangWait)
+	}
+}
+
+// finish is close's part that may hang with the disk.
+func (l *Log) finish() error {
 	l.stopClock()
 	giveUp := time.AfterFunc(closeWait, func() { close(l.stop) })
 	<-l.commitDone
@@ -294,6 +335,7 @@ func (l *Log) close() error {
 	}
 	<-l.appendDone
 	<-l.checkpointDone
+	l.endRetention()
 	l.PutLazy([]byte(clockKey), l.clock.keep(0))
 	if err = l.lastCheckpoint(); err != nil {
 		err = fmt.Errorf("last checkpoint, left to recovery: %w", err)
@@ -327,5 +369,6 @@ func (l *Log) release() error {
 	if l.store != nil {
 		errs = append(errs, l.store.Close())
 	}
+	errs = append(errs, l.reserve.close())
 	return errors.Join(append(errs, l.lock.Close())...)
 }

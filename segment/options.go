@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluicemq/sluice/internal/vfs"
 	"github.com/sluicemq/sluice/segment/files"
-	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
 )
 
@@ -16,17 +15,26 @@ import (
 type Options struct {
 	// Dir is the data directory. It is made if missing.
 	Dir string
-	// BudgetBytes is what everything in Dir may take together: segments, journal, state. When it is reached, writes
-	// are refused with ErrFull. 0: 70 % of the file system.
+	// BudgetBytes is what everything in Dir may take together: segments, journal, state, reserve. Before it is reached,
+	// the oldest segments are evicted; when none may be, records are refused with ErrFull. 0: 70 % of the file system.
 	BudgetBytes int64
-	// ReserveBytes of the budget are kept for state and bookkeeping on a full disk. 0: an eighth of the budget, at
-	// most 64 MiB.
+	// ReserveBytes of the budget are a file that keeps room for state and bookkeeping when others fill the disk. 0: an
+	// eighth of the budget, at most 64 MiB.
 	ReserveBytes int64
 	// MaxDelay is the longest wait for a commit group to fill, once the disk is free.
 	MaxDelay time.Duration
+	// WearBudget is how many bytes a day may be written to the flash. A group then waits, up to MaxDelayCeiling, until the budget
+	// has something for it; a lone message finds something at once. 0: no budget.
+	WearBudget int64
+	// MaxDelayCeiling is the longest wait for the wear budget, counted from a group's first message until it is durable if the sync
+	// takes as long as syncs did of late.
+	MaxDelayCeiling time.Duration
+	// EnduranceBytes is what the flash takes in its life. 0: a thousand times the size of the file system.
+	EnduranceBytes int64
 	// MaxBytes of records seal a group at once. A group may exceed it by what one writer adds in one go.
 	MaxBytes int
-	// JournalBytes is the size of each of the journal.Files files.
+	// JournalBytes is the size of each of the journal.Files files. 0: 16 MiB, less where all of them would take more than
+	// an eighth of the file system or the budget, but what MaxBytes and MaxRecordBytes need.
 	JournalBytes int64
 	// MaxRecordBytes is the longest record that writers add. A journal file must hold 8 groups of MaxBytes plus two
 	// records.
@@ -39,6 +47,11 @@ type Options struct {
 	CheckpointInterval time.Duration
 	// StateBytes bounds each of the two state files.
 	StateBytes int64
+	// Partitions is how many all topics will have together, for the size of segments. Fewer than the log has: that many.
+	Partitions int
+	// Followers are the owners of the cursors that follow a topic, such as the mirrors that it goes to: what each of them
+	// has passed is evicted first, and what one has not becomes a gap. It is asked once for each topic. nil: nobody follows.
+	Followers func(topic string) []string
 	// FS is the file system, for tests. nil: the real one.
 	FS vfs.FS
 	// Logger gets reports of damage, refusals and their end. nil: none.
@@ -63,8 +76,8 @@ func (o *Options) wait() {
 func DefaultOptions() Options {
 	return Options{
 		MaxDelay:           5 * time.Millisecond,
+		MaxDelayCeiling:    time.Second,
 		MaxBytes:           1 << 20,
-		JournalBytes:       16 << 20,
 		MaxRecordBytes:     256 << 10,
 		AppendBytes:        64 << 10,
 		MemoryBytes:        2 << 20,
@@ -85,19 +98,21 @@ func (o Options) Validate() error {
 	check(o.BudgetBytes >= 0, "budget of %d bytes is negative", o.BudgetBytes)
 	check(o.ReserveBytes >= 0, "reserve of %d bytes is negative", o.ReserveBytes)
 	check(o.MaxDelay >= 0 && o.MaxDelay <= time.Minute, "commit delay %v is not within 0 to 1m", o.MaxDelay)
+	check(o.WearBudget == 0 || o.WearBudget >= MinWearBudget, "wear budget of %d bytes a day is below %d; 0 is none", o.WearBudget, MinWearBudget)
+	check(o.WearBudget == 0 || o.MaxDelayCeiling >= o.MaxDelay && o.MaxDelayCeiling <= time.Minute, "ceiling of the commit delay %v is not within the delay %v to 1m", o.MaxDelayCeiling, o.MaxDelay)
+	check(o.EnduranceBytes >= 0, "endurance of %d bytes is negative", o.EnduranceBytes)
 	check(o.MaxBytes >= 4<<10 && o.MaxBytes <= 16<<20, "group size %d is not within 4 KiB to 16 MiB", o.MaxBytes)
 	check(o.MaxRecordBytes > 0 && o.MaxRecordBytes <= 16<<20, "record size %d is not within 1 byte to 16 MiB", o.MaxRecordBytes)
-	least := int64(8) * (int64(o.MaxBytes) + 2*int64(o.MaxRecordBytes))
-	check(o.JournalBytes >= least, "journal files of %d bytes are too small for groups of %d and packets of %d bytes: at least %d, or smaller groups and packets",
+	least := o.leastJournal()
+	check(o.JournalBytes == 0 || o.JournalBytes >= least, "journal files of %d bytes are too small for groups of %d and packets of %d bytes: at least %d, or smaller groups and packets",
 		o.JournalBytes, o.MaxBytes, o.MaxRecordBytes, least)
 	check(o.JournalBytes <= 1<<30, "journal files of %d bytes are larger than 1 GiB", o.JournalBytes)
 	check(o.AppendBytes > 0 && o.MemoryBytes >= o.AppendBytes, "memory of %d bytes is below the append size of %d", o.MemoryBytes, o.AppendBytes)
 	check(o.CheckpointInterval > 0, "checkpoint interval %v is not positive", o.CheckpointInterval)
 	check(o.StateBytes >= 1<<20 && o.StateBytes <= 1<<30, "state size %d is not within 1 MiB to 1 GiB", o.StateBytes)
-	if o.BudgetBytes > 0 {
-		fixed := journal.Files*o.JournalBytes + o.ReserveBytes
-		check(o.BudgetBytes > fixed+1<<20, "disk budget of %d bytes leaves no room for records beside %d for journal and reserve: raise the budget or lower the journal size",
-			o.BudgetBytes, fixed)
+	if o.BudgetBytes > 0 && len(errs) == 0 {
+		_, err := o.Plan(0)
+		return err
 	}
 	return errors.Join(errs...)
 }
@@ -110,9 +125,19 @@ type TopicOptions struct {
 	Partitions int32
 	// Compression of what is appended to segments.
 	Compression record.Codec
-	// SegmentBytes is the size at which a segment is closed and the next one begun, at most 1 GiB. 0: by the budget,
-	// between 1 and 64 MiB.
+	// SegmentBytes is the size at which a segment is closed and the next one begun, at most 1 GiB. 0: by the budget and
+	// RetentionBytes, between 1 and 64 MiB.
 	SegmentBytes int64
+	// RetentionBytes is what the topic's partitions may take together before the oldest segments go. 0: no bound but the
+	// budget.
+	RetentionBytes int64
+	// RetentionAge, in whole milliseconds, is how long records are kept at least; segments go whole, when their newest
+	// record is older. 0: for ever.
+	RetentionAge time.Duration
+	// Priority decides which topic gives way first when the budget is used up.
+	Priority Priority
+	// OnFull says what happens at RetentionBytes, or when the budget is used up.
+	OnFull OnFull
 }
 
 // MaxPartitions is the most partitions of one topic.
@@ -153,5 +178,5 @@ func (o TopicOptions) Validate() error {
 	case o.Compression > record.Zstd:
 		return fmt.Errorf("topic %s: there is no compression %d", o.Name, o.Compression)
 	}
-	return nil
+	return o.validateRetention()
 }

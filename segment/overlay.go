@@ -92,6 +92,27 @@ func (o *overlay) pendingBytes() int {
 	return o.bytes
 }
 
+// takenBytes is about how large the changes are that the next checkpoint stores.
+func (o *overlay) takenBytes() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return sizeOfChanges(o.taking)
+}
+
+// allBytes is about how large all pending changes are.
+func (o *overlay) allBytes() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return sizeOfChanges(o.taking) + sizeOfChanges(o.before) + sizeOfChanges(o.fresh)
+}
+
+func sizeOfChanges(m map[string]change) (n int) {
+	for k, c := range m {
+		n += len(k) + len(c.value) + 64
+	}
+	return n
+}
+
 // cut closes the fresh changes: those that follow belong to a later checkpoint.
 func (o *overlay) cut() {
 	o.mu.Lock()

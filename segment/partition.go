@@ -13,10 +13,13 @@ import (
 
 // Topic is a named set of partitions.
 type Topic struct {
-	name       string // immutable, as all fields but options
+	name       string // immutable, as all fields but options and refused
 	id         uint32
+	log        *Log
 	options    atomic.Pointer[TopicOptions]
 	partitions []*Partition
+	followers  []string                // owners of the cursors that count; the others may be of mirrors that are no more
+	refused    atomic.Pointer[refusal] // why this topic takes no records, nil: it does. Changed under Log.mu
 }
 
 // Name is the topic's name.
@@ -48,10 +51,15 @@ type Partition struct {
 	filling  tail       // durable batches that are not in a segment yet
 	flushing tail       // those that are being appended to the segment now
 
-	chainMu   sync.Mutex // held by whoever appends or restarts; the next two are under it
-	chain     *files.Chain
-	rewriting bool  // the chain was restarted and doesn't have everything again that lies before flushing
-	counted   int64 // bytes of the chain that are in Log.used
+	rewriting atomic.Bool // the chain was restarted and doesn't have everything again that lies before flushing; set under chainMu
+
+	chainMu sync.Mutex // held by whoever appends or restarts
+	chain   *files.Chain
+	counted atomic.Int64 // bytes of the chain that are in Log.used; changed under chainMu
+
+	start   atomic.Int64 // log start offset: durable, and never lower than it was
+	covered coverage     // by the state files
+	passed  passed       // by the followers
 }
 
 func partitionName(topic string, id int32) string { return fmt.Sprintf("%s-%d", topic, id) }
@@ -70,8 +78,11 @@ func (p *Partition) String() string { return partitionName(p.topic.name, p.id) }
 // HighWatermark is the offset behind the last record that is durable: the next one to become readable.
 func (p *Partition) HighWatermark() int64 { return p.high.Load() }
 
-// StartOffset is the lowest offset that is still kept.
-func (p *Partition) StartOffset() int64 {
+// StartOffset is the lowest offset that is still kept. It never falls, restarts included.
+func (p *Partition) StartOffset() int64 { return max(p.start.Load(), p.firstOffset()) }
+
+// firstOffset is the lowest offset that there is.
+func (p *Partition) firstOffset() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.chain.NextOffset() == p.chain.StartOffset() {
@@ -89,11 +100,12 @@ func (p *Partition) StartOffset() int64 {
 // Read appends whole batches to dst: the one that holds offset (or the next one, if offset lies in a hole), and those
 // that follow it, up to about maxBytes but at least one. The first batch may begin below offset. It returns dst as it
 // was when offset is the high watermark. Errors: ErrOffsetOutOfRange; ErrUnavailable while a failed segment is rewritten
-// and that doesn't succeed at once; *record.CorruptError and those of the file system.
+// and the journal can't be read either: to be tried again; *DamageError, behind whose Resume reading goes on; those of the file
+// system.
 func (p *Partition) Read(dst []byte, offset int64, maxBytes int) ([]byte, error) {
 	p.mu.Lock()
 	high := p.HighWatermark()
-	if offset >= high || offset < 0 {
+	if offset >= high || offset < p.start.Load() {
 		p.mu.Unlock()
 		if offset == high {
 			return dst, nil
@@ -114,18 +126,26 @@ func (p *Partition) Read(dst []byte, offset int64, maxBytes int) ([]byte, error)
 	return p.readChain(dst, offset, maxBytes, high)
 }
 
-// readChain reads what is in the segments. While a failed one is rewritten out of the journal they lack a part of it.
+// readChain reads what is in the segments, or, where these lack it or it can't be read there, in the journal.
 func (p *Partition) readChain(dst []byte, offset int64, maxBytes int, high int64) ([]byte, error) {
 	if offset < p.chain.StartOffset() {
 		return dst, ErrOffsetOutOfRange
 	}
 	out, err := p.chain.Read(dst, offset, maxBytes, high)
-	if lacking := err == nil && len(out) == len(dst) || errors.Is(err, files.ErrOffsetOutOfRange); !lacking {
-		return out, err
+	if err == nil && len(out) > len(dst) {
+		return out, nil
 	}
-	p.chainMu.Lock() // once the attempt has ended
+	if p.rewriting.Load() || p.unsynced(offset) {
+		if b, ok := p.topic.log.readJournal(dst, p, offset, maxBytes, high); ok {
+			return b, nil
+		}
+	}
+	if err != nil && !errors.Is(err, files.ErrOffsetOutOfRange) && !p.rewriting.Load() {
+		return dst, err // of what is rewritten it isn't the last word
+	}
+	p.chainMu.Lock() // once the attempt to rewrite has ended
 	defer p.chainMu.Unlock()
-	if p.rewriting {
+	if p.rewriting.Load() {
 		return dst, fmt.Errorf("read %s at offset %d: %w: a segment is being rewritten", p, offset, ErrUnavailable)
 	}
 	// What was rewritten may be merged in another way and reach beyond the high watermark of before.
@@ -140,6 +160,9 @@ func (p *Partition) readChain(dst []byte, offset int64, maxBytes int, high int64
 	}
 	return p.filling.read(dst, offset, maxBytes), nil
 }
+
+// unsynced says whether the journal has to have the offset: until a checkpoint has synced its segment, nothing is recycled.
+func (p *Partition) unsynced(offset int64) bool { return offset >= p.chain.SyncedOffset() }
 
 // publish makes a durable batch readable and moves the high watermark. By the committer only. A tail that was empty
 // begins in one of the free buffers.

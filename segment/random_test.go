@@ -60,6 +60,9 @@ func newTrial(t *testing.T, seed uint64) *trial {
 	}
 	r.o.AppendBytes = 1 << (10 + r.rng.IntN(4))
 	r.o.MaxDelay = time.Millisecond
+	if rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0 { // compressed in the journal; the delays are short, the budget is exceeded
+		r.o.WearBudget, r.o.MaxDelayCeiling = MinWearBudget, 2*time.Millisecond
+	}
 	r.o.FS = r.disk
 	for i := range 3 {
 		r.writers = append(r.writers, &scribe{id: i, trial: r, rng: rand.New(rand.NewPCG(seed, uint64(10+i))), wrote: map[string]int{}})

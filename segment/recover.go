@@ -47,7 +47,12 @@ func Open(o Options) (*Log, error) {
 	}
 	begin := time.Now()
 	l := newLog(o)
-	if err := l.open(); err != nil {
+	err := l.open()
+	if files.NoSpace(err) && giveUpReserve(o) {
+		l = newLog(o)
+		err = l.open()
+	}
+	if err != nil {
 		return nil, markFormat(err)
 	}
 	l.recovered.Took = time.Since(begin)
@@ -56,7 +61,7 @@ func Open(o Options) (*Log, error) {
 	go l.commitLoop()
 	go l.appendLoop()
 	go l.checkpointLoop()
-	l.checkBudget()
+	l.startRetention()
 	return l, nil
 }
 
@@ -68,8 +73,11 @@ func newLog(o Options) *Log {
 		groups:         [2]*group{{seq: 2}, {seq: 1}},
 		activity:       activity{epoch: 1},
 		lazy:           map[string][]byte{},
+		gaps:           map[*Partition]bool{},
 		timer:          time.NewTimer(time.Hour),
 		encoder:        record.NewEncoder(),
+		wear:           newWear(o.WearBudget, time.Now()),
+		disk:           stuckWrite{start: time.Now()},
 		overlay:        newOverlay(),
 		memory:         newGate(o.MemoryBytes),
 		free:           buffers{limit: 2 * o.MemoryBytes},
@@ -83,6 +91,8 @@ func newLog(o Options) *Log {
 		clockStop:      make(chan struct{}),
 		clockDone:      make(chan struct{}),
 	}
+	l.retention.wake, l.retention.done = make(chan struct{}, 1), make(chan struct{})
+	close(l.retention.done)
 	l.active = l.groups[1]
 	l.room = sync.NewCond(&l.mu)
 	l.topics.Store(&map[string]*Topic{})
@@ -95,7 +105,7 @@ func (l *Log) open() (err error) {
 	if err := l.makeDirs(); err != nil {
 		return err
 	}
-	l.lock, err = o.FS.Lock(filepath.Join(o.Dir, "lock"))
+	l.lock, err = o.FS.Lock(filepath.Join(o.Dir, lockName))
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%s: %w", o.Dir, ErrLocked)
 	} else if err != nil {
@@ -106,13 +116,16 @@ func (l *Log) open() (err error) {
 			l.release()
 		}
 	}()
-	if err := l.setBudget(); err != nil {
+	if err := l.setPlan(); err != nil {
+		return err
+	}
+	if err := l.setEndurance(); err != nil {
 		return err
 	}
 	if err := l.openState(); err != nil {
 		return err
 	}
-	if l.journal, err = journal.Open(journal.Options{FS: o.FS, Dir: journal.Dir(o.Dir), FileBytes: o.JournalBytes, Logger: l.log}); err != nil {
+	if l.journal, err = journal.Open(journal.Options{FS: &metered{o.FS, l.wear, wearJournal}, Dir: journal.Dir(o.Dir), FileBytes: o.JournalBytes, Logger: l.log}); err != nil {
 		return err
 	}
 	if err := l.openTopics(); err != nil {
@@ -149,21 +162,6 @@ func (l *Log) makeDirs() error {
 	return nil
 }
 
-func (l *Log) setBudget() error {
-	l.budget = l.o.BudgetBytes
-	if l.budget == 0 {
-		total, _, err := l.o.FS.Space(l.o.Dir)
-		if err != nil {
-			return err
-		}
-		l.budget = total / 10 * 7
-	}
-	if l.o.ReserveBytes == 0 {
-		l.o.ReserveBytes = min(l.budget/8, 64<<20)
-	}
-	return nil
-}
-
 // openState opens the two state files. bbolt needs real ones.
 func (l *Log) openState() (err error) {
 	if l.o.openStore != nil {
@@ -178,6 +176,9 @@ func (l *Log) openState() (err error) {
 	for _, path := range report.SetAside {
 		l.damaged("state file was damaged, set aside as %s", path)
 	}
+	if len(report.SetAside) > 0 && report.Newest != "" {
+		l.note("nothing is lost with that state file: %s and the journal have all of it", report.Newest)
+	}
 	l.recovered.Notes = append(l.recovered.Notes, report.Notes...)
 	return nil
 }
@@ -185,6 +186,9 @@ func (l *Log) openState() (err error) {
 // openTopics opens the topics that the state knows, and those that only have directories: their state is lost.
 func (l *Log) openTopics() error {
 	ends := l.store.Point().Ends
+	if s, ok := l.store.(interface{ OldestEnds() map[string]int64 }); ok {
+		l.retention.older = s.OldestEnds()
+	}
 	type known struct {
 		id uint32
 		o  TopicOptions
@@ -201,6 +205,9 @@ func (l *Log) openTopics() error {
 	})
 	if err != nil {
 		l.damaged("topics in the state: %v", err)
+	}
+	for _, k := range topics {
+		l.retention.partitions += int(k.o.Partitions)
 	}
 	for _, name := range slices.Sorted(maps.Keys(topics)) {
 		if err := l.recoverTopic(topics[name].o, topics[name].id, ends, 0); err != nil {
@@ -313,7 +320,7 @@ func (l *Log) adoptTopic(o TopicOptions, id uint32) error {
 func (l *Log) journalStarts(topic string) (starts map[string]int64, partitions int32, err error) {
 	starts = map[string]int64{}
 	_, err = l.journal.Replay(0, func(_ uint64, e *journal.Entry) error {
-		if e.Kind != journal.KindBatch || string(e.Topic) != topic || e.Partition < 0 || e.Partition >= MaxPartitions {
+		if e.Kind != journal.KindBatch || e.Salvaged || string(e.Topic) != topic || e.Partition < 0 || e.Partition >= MaxPartitions {
 			return nil
 		}
 		name := partitionName(topic, e.Partition)
@@ -343,11 +350,21 @@ func (l *Log) recoverTopic(o TopicOptions, id uint32, ends map[string]int64, oth
 		l.recovered.CutBytes += r.Cut
 		for _, d := range r.Damaged {
 			what := fmt.Sprintf("%s at byte %d: offsets %d to %d: %v", d.Path, d.Position, d.From, d.To-1, d.Cause)
-			l.cuts = append(l.cuts, cutTail{p, d.From >= p.next, beyond(d.From), d.To, d.Bytes, what, d.SideFile})
+			l.cuts = append(l.cuts, cutTail{p: p, end: d.From >= p.next, beyond: beyond(d.From), to: d.To, bytes: d.Bytes, what: what, side: d.SideFile})
+		}
+		for _, d := range r.Missing {
+			what := fmt.Sprintf("%s is missing: offsets %d to %d", d.Path, d.From, d.To-1)
+			l.cuts = append(l.cuts, cutTail{p: p, to: d.To, what: what, gone: true})
 		}
 		for _, path := range r.SetAside {
 			what := path + ": segment beyond the end of its log"
-			l.cuts = append(l.cuts, cutTail{p, true, beyond(segmentBase(path)), segmentBase(path) + 1, 0, what, path})
+			l.cuts = append(l.cuts, cutTail{p: p, end: true, beyond: beyond(segmentBase(path)), to: segmentBase(path) + 1, what: what, side: path})
+		}
+		for _, h := range r.Holes {
+			l.holes = append(l.holes, foundHole{p, h})
+		}
+		for _, path := range r.RebuiltIndexes {
+			l.note("%s: its indexes were missing or not what they should be, made anew", path)
 		}
 	}
 	l.addTopic(t)
@@ -363,16 +380,24 @@ func (l *Log) replay() error {
 	}
 	l.agreement = newAgreement()
 	defer func() { l.agreement = nil }()
+	if err := l.refill(point); err != nil {
+		return err
+	}
 	report, err := l.journal.Replay(point.LSN, func(_ uint64, e *journal.Entry) error {
-		if e.Kind != journal.KindBatch {
-			l.overlay.applyEntry(e)
-			return nil
+		switch {
+		case e.Salvaged:
+			return l.salvageBatch(e)
+		case e.Kind == journal.KindBatch:
+			return l.replayBatch(e)
 		}
-		return l.replayBatch(e)
+		l.overlay.applyEntry(e)
+		return nil
 	})
 	if err != nil {
 		return err
 	}
+	unknown := l.judgeState(point, report)
+	l.recovered.Notes = append(l.recovered.Notes, report.Notes...)
 	l.recovered.Frames, l.recovered.Torn = report.Frames, report.Torn
 	l.recovered.Clean = point.Clean && report.Frames == 0 && !report.Torn // the point may be from the last start
 	for _, d := range report.Damages {
@@ -385,24 +410,34 @@ func (l *Log) replay() error {
 		return err
 	}
 	whole := report.Files > 0 && len(report.Damages) == 0
-	if whole {
-		if err := l.dropUnknown(); err != nil {
+	useless := l.judgeCuts(whole)
+	l.reportHoles()
+	if unknown {
+		if err := l.raiseBeyondLost(); err != nil {
 			return err
 		}
 	}
-	useless := l.judgeCuts(whole)
 	if err := l.raiseToEnds(point.Ends); err != nil {
 		return err
 	}
 	if err := l.raiseToCursors(); err != nil {
 		return err
 	}
+	if err := l.raiseToStarts(); err != nil {
+		return err
+	}
+	l.forgetHoles()
 	for _, d := range l.recovered.Damages {
 		l.log.Error("damage found", "what", d)
 	}
+	return l.finishReplay(point, report, useless)
+}
+
+// finishReplay makes what replay did durable, and only then removes what is of no use any more.
+func (l *Log) finishReplay(point state.Point, report journal.Report, useless []cutTail) error {
 	// Twice: once for each state file, so that the whole journal is free again, and that what was found out just now is not
 	// forgotten with one of them.
-	asStored := report.Frames == 0 && point.Clean && !l.raised && l.overlay.pendingBytes() == 0
+	asStored := report.Frames == 0 && point.Clean && !l.raised && l.overlay.pendingBytes() == 0 && !l.changedByRecovery()
 	for range 2 {
 		if asStored && l.store.OldestLSN() == point.LSN {
 			break
@@ -411,12 +446,20 @@ func (l *Log) replay() error {
 			return fmt.Errorf("finish recovery: %w", err)
 		}
 	}
-	for _, path := range useless {
-		if err := l.o.FS.Remove(path); err != nil {
-			l.log.Warn("can't remove a file that is not needed any more", "file", path, "error", err)
+	l.dropBelowStarts()
+	for _, c := range useless {
+		if _, err := c.p.chain.RemoveSide(c.side); err != nil {
+			l.log.Warn("can't remove a file that is not needed any more", "file", c.side, "error", err)
 		}
+		c.p.chainMu.Lock()
+		l.countLocked(c.p)
+		c.p.chainMu.Unlock()
 	}
-	return l.journal.Start(report.LastLSN, l.store.OldestLSN())
+	if err := l.journal.Start(report.LastLSN, l.store.OldestLSN()); err != nil {
+		return err
+	}
+	l.markFollowed()
+	return l.openRoom()
 }
 
 // replayBatch adds a batch of the journal to its partition unless the segments have it already. What can't be a batch of
@@ -441,12 +484,20 @@ func (l *Log) replayBatch(e *journal.Entry) error {
 	if b.LastOffset() < p.next {
 		return nil
 	}
-	if base := b.BaseOffset(); base != p.next {
-		l.damaged("%s: the journal goes on at offset %d, the segments end at %d", p, base, p.next)
-		if base < p.next {
-			return nil
-		}
+	switch base := b.BaseOffset(); {
+	case base < p.next:
+		l.damaged("%s: the journal has other records for offsets %d to %d, left out", p, base, b.LastOffset())
+		return nil
+	case base > p.next:
+		l.damaged("%s: offsets %d to %d are lost: the journal goes on behind them", p, p.next, base-1)
+		l.overlay.put(string(holeKey(p.String(), base)), nil)
+		l.gaps[p] = true
 	}
+	return l.takeBatch(p, b)
+}
+
+// takeBatch adds a batch to its partition.
+func (l *Log) takeBatch(p *Partition, b record.Batch) error {
 	l.recovered.Records += int64(b.Count())
 	p.publish(b, &l.free)
 	l.memory.add(len(b))
@@ -508,6 +559,7 @@ func (l *Log) raise(p *Partition, offset int64, why string) error {
 	l.log.Warn("going on behind records that are gone", "what", note)
 	l.recovered.Notes = append(l.recovered.Notes, note)
 	l.raised = true
+	l.overlay.put(string(holeKey(p.String(), offset)), nil)
 	if err := l.appendPartition(p); err != nil {
 		return err
 	}

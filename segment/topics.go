@@ -9,6 +9,7 @@ import (
 	"math"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/record"
@@ -16,17 +17,26 @@ import (
 
 // A topic is kept in the state under "topic/<name>":
 //
-//	 0   1  format version, 1
+//	 0   1  format version, 1 or 2
 //	 1   4  topic id
 //	 5   4  partitions
 //	 9   1  compression, as in a RecordBatch
 //	10   8  segment bytes, 0 for the default
+//	        from here on version 2 only
+//	18   8  retention bytes, 0 for none
+//	26   8  retention age in milliseconds, 0 for none
+//	34   1  priority
+//	35   1  what happens when it is full
+//
+// Version 1 stands for a topic without retention, of normal priority, that drops the oldest; it is still written for one,
+// so that an earlier release can read it.
 //
 // "meta/topic-id" holds the last id given, 4 bytes.
 const (
 	topicPrefix    = "topic/"
-	topicVersion   = 1
-	topicBytes     = 18
+	topicVersion   = 2
+	topicBytes     = 36
+	topicBytes1    = 18 // of version 1
 	lastTopicIDKey = "meta/topic-id"
 )
 
@@ -37,11 +47,19 @@ func encodeTopic(id uint32, o TopicOptions) []byte {
 	b = binary.BigEndian.AppendUint32(b, id)
 	b = binary.BigEndian.AppendUint32(b, uint32(o.Partitions))
 	b = append(b, byte(o.Compression))
-	return binary.BigEndian.AppendUint64(b, uint64(o.SegmentBytes))
+	b = binary.BigEndian.AppendUint64(b, uint64(o.SegmentBytes))
+	if o.RetentionBytes == 0 && o.RetentionAge == 0 && o.Priority == Normal && o.OnFull == DropOldest {
+		b[0] = 1
+		return b
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(o.RetentionBytes))
+	b = binary.BigEndian.AppendUint64(b, uint64(o.RetentionAge.Milliseconds()))
+	return append(b, byte(o.Priority), byte(o.OnFull))
 }
 
 func decodeTopic(name string, b []byte) (id uint32, o TopicOptions, err error) {
-	if len(b) != topicBytes || b[0] != topicVersion {
+	v1 := len(b) == topicBytes1 && b[0] == 1
+	if !v1 && (len(b) != topicBytes || b[0] != topicVersion) {
 		return 0, o, fmt.Errorf("topic %s is stored in an unknown form", name)
 	}
 	o = TopicOptions{
@@ -49,6 +67,11 @@ func decodeTopic(name string, b []byte) (id uint32, o TopicOptions, err error) {
 		Partitions:   int32(binary.BigEndian.Uint32(b[5:])),
 		Compression:  record.Codec(b[9]),
 		SegmentBytes: int64(binary.BigEndian.Uint64(b[10:])),
+	}
+	if !v1 {
+		o.RetentionBytes = int64(binary.BigEndian.Uint64(b[18:]))
+		o.RetentionAge = time.Duration(min(binary.BigEndian.Uint64(b[26:]), uint64(maxRetentionAge.Milliseconds()))) * time.Millisecond
+		o.Priority, o.OnFull = Priority(b[34]), OnFull(b[35])
 	}
 	if err := o.Validate(); err != nil {
 		return 0, o, fmt.Errorf("topic %s is stored wrongly: %w", name, err)
@@ -78,12 +101,9 @@ func (l *Log) nextTopicID() (uint32, error) {
 // openTopic opens the chains of a topic. ends are the offsets up to which its segments were synced, by partition
 // name, and other is that of the partitions that are not among them: 0 when the journal has all of them.
 func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other int64) (*Topic, []files.Recovery, error) {
-	t := &Topic{name: o.Name, id: id}
+	t := &Topic{name: o.Name, id: id, log: l, followers: l.followers(o.Name)}
 	t.options.Store(&o)
-	segmentBytes := o.SegmentBytes
-	if segmentBytes == 0 {
-		segmentBytes = min(max(l.budget/(8*int64(o.Partitions)), 1<<20), 64<<20)
-	}
+	segmentBytes := l.plan.segmentBytes(o, l.partitionCount(o))
 	var recoveries []files.Recovery
 	for i := range o.Partitions {
 		p := &Partition{topic: t, id: i}
@@ -92,12 +112,13 @@ func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other 
 			end = other
 		}
 		chainOptions := files.Options{
-			FS:           l.o.FS,
+			FS:           &metered{l.o.FS, l.wear, wearSegments},
 			Dir:          filepath.Join(topicsDir(l.o.Dir), p.String()),
 			SegmentBytes: segmentBytes,
 			// A group may hold no more than that, of one partition.
 			MaxBatchBytes: max(files.DefaultMaxBatchBytes, l.o.MaxBytes+2*l.o.MaxRecordBytes),
 			Handles:       l.handles,
+			Start:         l.storedStart(p),
 		}
 		if l.o.tuneChain != nil {
 			l.o.tuneChain(&chainOptions)
@@ -107,11 +128,13 @@ func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other 
 			l.closeTopic(t)
 			return nil, nil, fmt.Errorf("open %s: %w", p, err)
 		}
+		p.covered.newer.Store(ends[p.String()])
+		p.covered.both.Store(l.retention.older[p.String()])
 		p.chain = chain
 		p.next = chain.NextOffset()
 		p.high.Store(p.next)
-		p.counted = chain.Bytes()
-		l.used.Add(p.counted)
+		p.start.Store(chain.StartOffset())
+		l.countLocked(p)
 		t.partitions = append(t.partitions, p)
 		recoveries = append(recoveries, r)
 	}
@@ -156,7 +179,7 @@ func isDamage(err error) bool {
 func (l *Log) closeTopic(t *Topic) {
 	for _, p := range t.partitions {
 		p.chain.Close()
-		l.used.Add(-p.counted)
+		l.used.Add(-p.counted.Load())
 	}
 }
 

@@ -104,10 +104,49 @@ func (v *View) replay(fn func(ViewPartition, record.Batch) error) (journal.Repor
 	})
 }
 
-// Batches calls fn for each batch of the partition from offset on, in order: those of the segments, and those that only the
-// journal holds. A batch is valid within fn only. A damaged stretch is given to bad, and reading goes on
-// behind it. Errors: those of fn and bad, and of the file system.
+// Selection says which batches of a partition are wanted. The batches at its edges are given whole.
+type Selection struct {
+	// From and To are offsets, To exclusive. To is math.MaxInt64 for no end.
+	From, To int64
+	// Since is a time in ms: batches with older records only may be left out. math.MinInt64 for all.
+	Since int64
+}
+
+// Batches is Select of all batches from offset on.
 func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
+	return v.Select(p, Selection{offset, math.MaxInt64, math.MinInt64}, fn, bad)
+}
+
+// errEnough ends a walk early.
+var errEnough = errors.New("enough")
+
+// Select calls fn for each selected batch of the partition, in order: those of the segments, and those that only the
+// journal holds. A batch is valid within fn only. A damaged stretch is given to bad, and reading goes on
+// behind it. Segments that lie wholly before the selection are not read. Errors: those of fn and bad, and of the file
+// system.
+func (v *View) Select(p ViewPartition, want Selection, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
+	err := v.batches(p, want, func(b record.Batch, at Place) error {
+		if b.BaseOffset() >= want.To {
+			return errEnough
+		}
+		if b.MaxTimestamp() < want.Since {
+			return nil
+		}
+		return fn(b, at)
+	}, func(d *DamageError) error {
+		if d.Offset >= want.To {
+			return errEnough
+		}
+		return bad(d)
+	})
+	if err == errEnough {
+		return nil
+	}
+	return err
+}
+
+// batches is Select that may give more.
+func (v *View) batches(p ViewPartition, want Selection, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
 	// The journal first: what it loses after this is in the segments by then.
 	var t tail
 	_, err := v.replay(func(q ViewPartition, b record.Batch) error {
@@ -119,7 +158,7 @@ func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Plac
 	if err != nil {
 		return err
 	}
-	next, spans := offset, t.spans
+	next, spans := want.From, t.spans
 	fill := func(upTo int64) error {
 		for ; len(spans) > 0 && spans[0].last < upTo; spans = spans[1:] {
 			s := spans[0]
@@ -133,7 +172,7 @@ func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Plac
 		}
 		return nil
 	}
-	err = v.segmentBatches(p, offset, func(b record.Batch, at Place) error {
+	err = v.segmentBatches(p, want, func(b record.Batch, at Place) error {
 		// What is damaged, or just being rewritten, may be in the journal.
 		if err := fill(b.BaseOffset()); err != nil {
 			return err
@@ -147,7 +186,7 @@ func (v *View) Batches(p ViewPartition, offset int64, fn func(record.Batch, Plac
 	return fill(math.MaxInt64)
 }
 
-func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
+func (v *View) segmentBatches(p ViewPartition, want Selection, fn func(record.Batch, Place) error, bad func(*DamageError) error) error {
 	dir := filepath.Join(topicsDir(v.dir), p.String())
 	if _, err := v.fs.Stat(dir); err != nil {
 		return nil // known from the journal only
@@ -157,6 +196,8 @@ func (v *View) segmentBatches(p ViewPartition, next int64, fn func(record.Batch,
 		return err
 	}
 	defer viewer.Close()
+	viewer.SkipOlder(want.Since)
+	next := want.From
 	var inner error // of fn
 	for {
 		err := viewer.Batches(next, func(b record.Batch, at Place) error {

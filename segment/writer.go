@@ -2,6 +2,7 @@ package segment
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
@@ -31,29 +32,47 @@ type Writer struct {
 func (l *Log) NewWriter(w Waiter) *Writer { return &Writer{log: l, waiter: w} }
 
 // Begin takes the log's lock until End, for all that the caller has at hand: what is added goes into one group.
-// It waits while the group in hand is full. On an error (ErrFull, ErrUnavailable, ErrClosed) the lock is not held.
-// Nothing slow may happen before End.
-func (w *Writer) Begin() error { return w.begin(false) }
+// It waits while the group in hand is full, and for a moment while segments are evicted for what is to come; when the disk
+// hangs it fails with ErrUnavailable. On an error (ErrFull, ErrUnavailable, ErrClosed) the lock is not held. ErrFull means that
+// no topic takes records. One topic alone may be full as well: ask Topic.Refused before Append, between Begin and End, where
+// the answer can't change. Nothing slow may happen before End.
+func (w *Writer) Begin() error { return w.begin(ofRecords) }
 
-// BeginState is Begin for state changes alone, which a used-up disk budget does not refuse.
-func (w *Writer) BeginState() error { return w.begin(true) }
+// BeginState is Begin for state changes alone, which a used-up disk budget does not refuse, as long as the reserve lasts.
+func (w *Writer) BeginState() error { return w.begin(ofState) }
 
-func (w *Writer) begin(stateOnly bool) error {
+// What a writer wants to add.
+const (
+	ofRecords = iota
+	ofState
+	ofRetention // changes of state that make room
+)
+
+func (w *Writer) begin(kind int) error {
 	l := w.log
 	l.mu.Lock()
 	for {
-		if r := l.refused; r != nil && !(stateOnly && r.kind == ErrFull) {
+		r := l.refused
+		if r != nil && r.kind == ErrFull && (kind == ofRetention || kind == ofState && l.causes[causeState] == nil) {
+			r = nil
+		}
+		if r != nil {
 			l.mu.Unlock()
 			return r
 		}
-		if l.active.bytes < l.o.MaxBytes {
+		if l.active.bytes < l.o.MaxBytes && (kind != ofRecords || !l.retention.draining) {
 			return nil
 		}
-		l.room.Wait()
+		if r := l.stuck(); r != nil {
+			l.mu.Unlock()
+			return r
+		}
+		l.waitForRoomLocked()
 	}
 }
 
-// Append adds a copy of r to the partition. Between Begin and End only. r.Offset is not used.
+// Append adds a copy of r to the partition, whether or not its topic is refused: ask Topic.Refused. Between Begin and End
+// only. r.Offset is not used.
 func (w *Writer) Append(p *Partition, r *record.Record) {
 	g := w.log.active
 	b := &p.builders[g.seq&1]
@@ -120,6 +139,9 @@ func (w *Writer) End() (group uint64) {
 	}
 	w.dirty = false
 	g := l.active
+	if g.first.IsZero() {
+		g.first = time.Now()
+	}
 	if w.group != g.seq {
 		w.group = g.seq
 		g.members++
@@ -145,6 +167,10 @@ func (l *Log) nudgeLocked() {
 		if !l.readyLocked() {
 			return
 		}
+	case awaitingToken:
+		if !l.pressingLocked() {
+			return
+		}
 	default:
 		return
 	}
@@ -165,6 +191,10 @@ func (l *Log) readyLocked() bool {
 func (l *Log) Append(p *Partition, r *record.Record) (Ticket, error) {
 	w := l.NewWriter(nil)
 	if err := w.Begin(); err != nil {
+		return Ticket{}, err
+	}
+	if err := p.topic.Refused(); err != nil {
+		w.End()
 		return Ticket{}, err
 	}
 	index := int64(p.builders[l.active.seq&1].Count())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/sluicemq/sluice/segment"
@@ -35,10 +36,20 @@ type fanout struct {
 type reader struct {
 	partition *segment.Partition
 	next      atomic.Int64 // offset; moved by the fan-out's goroutine
+
+	// Of the fan-out's goroutine. On the server's clock in ns, 0: it can be read.
+	unread int64 // since when the disk doesn't give what is next
+	again  int64 // when it is asked next
 }
 
-// fanoutReadBytes is how much of a partition is read at a time.
-const fanoutReadBytes = 64 << 10
+const (
+	// fanoutReadBytes is how much of a partition is read at a time.
+	fanoutReadBytes = 64 << 10
+	// fanoutPatience is how long a partition's messages wait for a disk that doesn't give them before the fan-out goes on
+	// behind them, fanoutRetry the time between two tries.
+	fanoutPatience = 2 * time.Minute
+	fanoutRetry    = time.Second
+)
 
 func newFanout(s *Server) *fanout {
 	f := &fanout{srv: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), decoder: record.NewDecoder(0)}
@@ -93,6 +104,7 @@ func (f *fanout) run() {
 		case <-f.stop:
 			return
 		case <-f.wake:
+		case <-f.retry():
 		}
 		f.skip()
 		for f.pass() {
@@ -108,6 +120,21 @@ func (f *fanout) run() {
 	}
 }
 
+// retry tells when what couldn't be read is to be asked for again; nil if all could, or nobody wants it.
+func (f *fanout) retry() <-chan time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.users == 0 {
+		return nil
+	}
+	for _, r := range f.readers {
+		if r.again > 0 {
+			return time.After(fanoutRetry)
+		}
+	}
+	return nil
+}
+
 // skip moves on to where the log stood when somebody subscribed after nobody did.
 func (f *fanout) skip() {
 	f.mu.Lock()
@@ -115,7 +142,9 @@ func (f *fanout) skip() {
 	f.since = nil
 	f.mu.Unlock()
 	for p, next := range since {
-		f.readerOf(p).skipTo(next)
+		r := f.readerOf(p)
+		r.skipTo(next)
+		r.unread, r.again = 0, 0
 	}
 }
 
@@ -137,7 +166,7 @@ func (f *fanout) readerOf(p *segment.Partition) *reader {
 // pass reads once from each partition that has something new, and says whether any had.
 func (f *fanout) pass() (more bool) {
 	for _, r := range f.readers {
-		if end := r.partition.HighWatermark(); r.next.Load() < end {
+		if end := r.partition.HighWatermark(); r.next.Load() < end && (r.again == 0 || r.again <= f.srv.clock()) {
 			f.read(r, end)
 			more = true
 		}
@@ -151,33 +180,55 @@ func (f *fanout) read(r *reader, end int64) {
 	buf, err := r.partition.Read(f.buf[:0], r.next.Load(), fanoutReadBytes)
 	f.buf = buf
 	if err != nil || len(buf) == 0 {
-		f.lost(r, end, err)
+		f.unreadable(r, end, err)
 		return
 	}
+	r.unread, r.again = 0, 0
 	f.reading = r
 	for rest := buf; len(rest) > 0; {
 		var b record.Batch
-		if b, rest, err = record.Next(rest); err == nil {
-			err = f.decoder.Records(b, f.each)
-		}
-		if err != nil {
-			f.lost(r, end, err)
+		if b, rest, err = record.Next(rest); err != nil {
+			f.lost(r, r.next.Load(), end, err)
 			return
+		}
+		if err = f.decoder.Records(b, f.each); err != nil {
+			f.lost(r, r.next.Load(), b.NextOffset(), err)
 		}
 		r.skipTo(b.LastOffset() + 1)
 	}
 }
 
-// lost goes on behind what can't be read. It stays in the log; only those who are connected now miss it.
-func (f *fanout) lost(r *reader, end int64, err error) {
-	from, next := r.next.Load(), end
-	if start := r.partition.StartOffset(); errors.Is(err, segment.ErrOffsetOutOfRange) && start > from {
-		next = min(start, end)
+// unreadable waits if what is next may be readable later, and goes on behind it if not.
+func (f *fanout) unreadable(r *reader, end int64, err error) {
+	from, next, final := r.next.Load(), end, err == nil
+	var bad *segment.DamageError
+	switch start := r.partition.StartOffset(); {
+	case errors.Is(err, segment.ErrOffsetOutOfRange) && start > from:
+		next, final = min(start, end), true
+	case errors.As(err, &bad):
+		from, next, final = max(from, bad.Offset), min(bad.Resume, end), !bad.Unreadable()
 	}
+	now := f.srv.clock()
+	if r.unread == 0 {
+		r.unread = now
+	}
+	if !final && (errors.Is(err, segment.ErrUnavailable) || now-r.unread < int64(fanoutPatience)) {
+		r.again = now + int64(fanoutRetry)
+		f.srv.warn(warnFanout, "stored messages can't be read for subscribers now; tried again", "topic", r.partition.Topic().Name(),
+			"partition", r.partition.ID(), "offset", from, "cause", err)
+		return
+	}
+	r.unread, r.again = 0, 0
+	f.lost(r, from, next, err)
+}
+
+// lost goes on at next, behind what can't be read from an offset on. It stays in the log; only those who are connected now
+// miss it.
+func (f *fanout) lost(r *reader, from, next int64, err error) {
 	f.srv.drops.Count(r.partition.Topic().Name(), dropUnreadable, next-from)
 	f.srv.warn(warnFanout, "stored messages can't be handed to subscribers", "topic", r.partition.Topic().Name(),
 		"partition", r.partition.ID(), "from", from, "to", next, "cause", err)
-	r.next.Store(next)
+	r.skipTo(next)
 }
 
 const dropUnreadable = "not readable for fan-out"

@@ -73,8 +73,8 @@ func (d *disk) fail(err error) {
 	d.mu.Unlock()
 }
 
-// router stores everything but $… and local/… in one partition; keyed/… gets a key of its own.
-type router struct{ partition *segment.Partition }
+// router stores everything but $… and local/… in one partition; keyed/… gets a key of its own, and other/… goes to other.
+type router struct{ partition, other *segment.Partition }
 
 func (r *router) Route(topic, dst []byte) (*segment.Partition, []byte, bool, bool) {
 	switch {
@@ -82,6 +82,8 @@ func (r *router) Route(topic, dst []byte) (*segment.Partition, []byte, bool, boo
 		return nil, dst, false, false
 	case bytes.HasPrefix(topic, []byte("keyed/")):
 		return r.partition, append(dst, "key:"+string(topic[6:])...), false, true
+	case bytes.HasPrefix(topic, []byte("other/")):
+		return r.other, topic, true, true
 	}
 	return r.partition, topic, true, true
 }
@@ -99,12 +101,14 @@ type broker struct {
 type setup struct {
 	options Options
 	log     segment.Options
+	topic   segment.TopicOptions
 	dir     string
 }
 
 func start(t testing.TB, change ...func(*setup)) *broker {
 	t.Helper()
-	s := setup{options: Options{Listeners: []Listener{{"127.0.0.1:0"}}, Incarnation: 77}, log: segment.DefaultOptions(), dir: t.TempDir()}
+	s := setup{options: Options{Listeners: []Listener{{"127.0.0.1:0"}}, Incarnation: 77}, log: segment.DefaultOptions(), dir: t.TempDir(),
+		topic: segment.TopicOptions{Name: "mqtt", Partitions: 1}}
 	d := newDisk()
 	s.log.JournalBytes = 8 << 20
 	s.log.MaxBytes = 256 << 10
@@ -117,7 +121,7 @@ func start(t testing.TB, change ...func(*setup)) *broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	topic, err := l.CreateTopic(segment.TopicOptions{Name: "mqtt", Partitions: 1})
+	topic, err := l.CreateTopic(s.topic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +130,7 @@ func start(t testing.TB, change ...func(*setup)) *broker {
 	if os.Getenv("MQTT_TEST_LOG") != "" {
 		lg = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	b.Server, err = New(s.options, l, &router{topic.Partitions()[0]}, b.drops, lg)
+	b.Server, err = New(s.options, l, &router{partition: topic.Partitions()[0]}, b.drops, lg)
 	if err != nil {
 		t.Fatal(err)
 	}

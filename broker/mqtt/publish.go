@@ -129,40 +129,23 @@ func (c *conn) flush(w *workspace) error {
 	return nil
 }
 
-// begin takes the log's lock if the messages need it. When the log takes none, a version 5 client's are marked as
-// refused, and so are all of QoS 0; an older client has no word for that, so it waits for a while and is closed: sooner when
-// others can't be read from because of the workspace that it holds.
+// begin takes the log's lock if the messages need it. When the log takes none, or none for some topics, a version 5 client's
+// are marked as refused, and so are all of QoS 0; an older client has no word for that, so it waits for a while and is
+// closed: sooner when others can't be read from because of the workspace that it holds.
 func (c *conn) begin(w *workspace) (began bool, err error) {
-	need := needOf(w.messages)
-	if need == nothing {
-		return false, nil
-	}
-	if c.writer == nil {
+	if c.writer == nil && needOf(w.messages) != nothing {
 		c.writer = c.srv.log.NewWriter(c)
 	}
 	var since time.Time
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
-		if need == records {
-			if err = c.writer.Begin(); err == nil {
-				return true, nil
-			}
-			if errors.Is(err, segment.ErrClosed) {
-				return false, err
-			}
-			if c.refuse(w, err) {
-				need = needOf(w.messages)
+		again := true
+		for again {
+			if began, again, err = c.tryBegin(w); began || errors.Is(err, segment.ErrClosed) {
+				return began, err
 			}
 		}
-		if need == nothing {
+		if err == nil {
 			return false, nil
-		}
-		if need == states {
-			if err = c.writer.BeginState(); err == nil {
-				return true, nil
-			}
-		}
-		if errors.Is(err, segment.ErrClosed) {
-			return false, err
 		}
 		if since.IsZero() {
 			since = time.Now()
@@ -175,6 +158,40 @@ func (c *conn) begin(w *workspace) (began bool, err error) {
 			return false, err
 		}
 	}
+}
+
+// tryBegin is one attempt. again says that messages were marked as refused, and that another one is worth it without a
+// pause. Without an error nothing is left that needs the log.
+func (c *conn) tryBegin(w *workspace) (began, again bool, err error) {
+	switch needOf(w.messages) {
+	case nothing:
+		return false, false, nil
+	case states:
+		err = c.writer.BeginState()
+		return err == nil, false, err
+	}
+	if err = c.writer.Begin(); err == nil {
+		if !refusesAny(w.messages) {
+			return true, false, nil
+		}
+		c.writer.End()
+		return false, c.refuse(w, (*segment.Topic).Refused), segment.ErrFull
+	}
+	if errors.Is(err, segment.ErrClosed) {
+		return false, false, err
+	}
+	return false, c.refuse(w, func(*segment.Topic) error { return err }), err
+}
+
+// refusesAny says whether the topic of a message to be stored takes none. Between Begin and End of a writer this doesn't change.
+func refusesAny(messages []message) bool {
+	for i := range messages {
+		m := &messages[i]
+		if m.partition != nil && !m.release && !m.dropped && m.partition.Topic().Refused() != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // The time between two attempts at a log that takes nothing, and how long they go on at least.
@@ -208,24 +225,33 @@ func needOf(messages []message) need {
 	return n
 }
 
-// refuse marks the messages that the log doesn't take, and says whether none is left that the client must not be refused.
-func (c *conn) refuse(w *workspace, cause error) bool {
-	reason := refusalName(cause)
+// refuse marks the messages of topics that take none, and says whether that leaves only messages that need not wait for them.
+func (c *conn) refuse(w *workspace, why func(*segment.Topic) error) bool {
 	all := true
+	var cause error
 	for i := range w.messages {
 		m := &w.messages[i]
+		if m.partition == nil || m.release || m.dropped {
+			continue
+		}
+		err := why(m.partition.Topic())
+		if err == nil {
+			continue
+		}
+		cause = err
 		switch {
-		case m.partition == nil || m.release || m.dropped:
 		case m.qos == 2 && c.repeats(w, i):
 			m.partition = nil // a repeat: the log has it
 		case m.qos == 0 || c.limits.version == wire.V5:
 			m.dropped = true
-			c.srv.drops.Count(m.partition.Topic().Name(), reason, 1)
+			c.srv.drops.Count(m.partition.Topic().Name(), refusalName(err), 1)
 		default:
 			all = false
 		}
 	}
-	c.srv.warn(warnRefused, "messages are not stored", "cause", cause)
+	if cause != nil {
+		c.srv.warn(warnRefused, "messages are not stored", "cause", cause)
+	}
 	return all
 }
 

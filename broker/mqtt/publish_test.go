@@ -372,6 +372,7 @@ func TestFullLog(t *testing.T) {
 	b := start(t, func(s *setup) {
 		s.log.MaxBytes, s.log.MaxRecordBytes, s.log.JournalBytes = 16<<10, 64<<10, 2<<20
 		s.log.BudgetBytes, s.log.ReserveBytes = 14<<20, 1<<20
+		s.topic.OnFull = segment.Reject
 		s.options.MaxPacketBytes = 64 << 10
 	})
 	c := b.connect(connectOptions{id: "c"})
@@ -398,5 +399,63 @@ func TestFullLog(t *testing.T) {
 	c.expectAck(wire.PUBACK, 4, wire.QuotaExceeded)
 	if b.dropped(dropFull) < 3 {
 		t.Error("refused messages are not counted")
+	}
+}
+
+// Of a connection's messages those of the full topic are refused, and no others.
+func TestFullTopic(t *testing.T) {
+	b := start(t)
+	full, err := b.log.CreateTopic(segment.TopicOptions{
+		Name: "full", Partitions: 1, SegmentBytes: 64 << 10, RetentionBytes: 128 << 10, OnFull: segment.Reject,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := full.Partitions()[0]
+	b.router.(*router).other = p
+	eventually(t, func() bool { // fills it
+		_, err := b.log.Append(p, &record.Record{Value: make([]byte, 16<<10)})
+		return errors.Is(err, segment.ErrFull)
+	})
+	end := p.HighWatermark()
+
+	c := b.connect(connectOptions{id: "five"})
+	c.send(
+		c.publishPacket(outMessage{topic: "a", qos: 1, id: 1}),
+		c.publishPacket(outMessage{topic: "other/a", qos: 1, id: 2}),
+		c.publishPacket(outMessage{topic: "other/a", qos: 0}),
+		c.publishPacket(outMessage{topic: "a", qos: 2, id: 3}),
+		c.publishPacket(outMessage{topic: "other/b", qos: 2, id: 4}),
+		c.publishPacket(outMessage{topic: "a", qos: 0}),
+	)
+	c.expectAck(wire.PUBACK, 1, 0)
+	c.expectAck(wire.PUBACK, 2, wire.QuotaExceeded)
+	c.expectAck(wire.PUBREC, 3, 0)
+	c.expectAck(wire.PUBREC, 4, wire.QuotaExceeded)
+	if n := len(b.stored(3)); n != 3 {
+		t.Errorf("%d records stored, want 3", n)
+	}
+	for _, d := range b.drops.Snapshot() {
+		if d.Topic != "full" || d.Reason != dropFull || d.Messages != 3 {
+			t.Errorf("dropped %+v", d)
+		}
+	}
+
+	old := b.connect(connectOptions{id: "four", version: wire.V311, keepAlive: 1})
+	old.publish(outMessage{topic: "a", qos: 1, id: 1})
+	old.expectAck(wire.PUBACK, 1, 0)
+	old.publish(outMessage{topic: "other/a", qos: 0})
+	old.publish(outMessage{topic: "a", qos: 1, id: 2})
+	old.expectAck(wire.PUBACK, 2, 0)
+	old.publish(outMessage{topic: "other/a", qos: 1, id: 3})
+	old.expectEnd(0) // after a while without an answer
+	if p.HighWatermark() != end {
+		t.Errorf("%d records got into the full topic", p.HighWatermark()-end)
+	}
+	if n := len(b.stored(5)); n != 5 {
+		t.Errorf("%d records stored, want 5", n)
+	}
+	if n := b.dropped(dropFull); n != 4 {
+		t.Errorf("%d messages counted as dropped, want 4", n)
 	}
 }

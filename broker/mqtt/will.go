@@ -25,7 +25,13 @@ func (c *conn) publishWill(will *wire.Will) {
 		if c.writer == nil {
 			c.writer = c.srv.log.NewWriter(c)
 		}
-		if err := c.writer.Begin(); err != nil {
+		err := c.writer.Begin()
+		if err == nil {
+			if err = m.partition.Topic().Refused(); err != nil {
+				c.writer.End()
+			}
+		}
+		if err != nil {
 			c.srv.drops.Count(m.partition.Topic().Name(), refusalName(err), 1)
 			c.srv.warn(warnWill, "will is not stored", "client", c.name(), "cause", err)
 			return

@@ -10,19 +10,22 @@ import (
 
 	"github.com/sluicemq/sluice/broker"
 	"github.com/sluicemq/sluice/configs"
+	"github.com/sluicemq/sluice/segment"
 )
 
 // The exit codes. A service manager need not try again after exitConfig.
 const (
 	exitOK     = 0
 	exitFailed = 1
-	exitConfig = 2 // of the command line or the configuration
+	exitConfig = 2 // of the command line, the configuration, or a data directory of a newer release
 )
 
 // commands is the command line.
 type commands struct {
 	Run     runCommand     `cmd:"" help:"Run the broker."`
 	Dump    dumpCommand    `cmd:"" help:"Print what a data directory holds, also while a broker uses it."`
+	Verify  verifyCommand  `cmd:"" help:"Check everything in a data directory and change nothing, also while a broker uses it. Exit code 1 for damage or faults."`
+	Repair  repairCommand  `cmd:"" help:"Mend a data directory that no broker uses."`
 	Config  configCommand  `cmd:"" help:"Look at configurations."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
@@ -83,7 +86,7 @@ func exitCode(err error) int {
 	var usage usageError
 	var problems configs.Problems
 	var config *broker.ConfigError
-	if errors.As(err, &usage) || errors.As(err, &problems) || errors.As(err, &config) {
+	if errors.Is(err, segment.ErrNewerFormat) || errors.As(err, &usage) || errors.As(err, &problems) || errors.As(err, &config) {
 		return exitConfig
 	}
 	return exitFailed

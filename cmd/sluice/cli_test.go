@@ -41,7 +41,7 @@ func TestUsageAndConfigurationErrors(t *testing.T) {
 		args []string
 		want []string // the lines
 	}{
-		{"nothing", nil, []string{`sluice: expected one of "run", "dump", "config", "version"; see sluice --help`}},
+		{"nothing", nil, []string{`sluice: expected one of "run", "dump", "verify", "repair", "config", ...; see sluice --help`}},
 		{"unknown command", []string{"rnu"}, []string{`sluice: unexpected argument rnu, did you mean "run"?; see sluice --help`}},
 		{"unknown flag", []string{"run", "--lisen", "x"}, []string{`sluice: unknown flag --lisen, did you mean "--listen"?; see sluice --help`}},
 		{"unknown key", []string{"run", "--data-dir", data, "--config", typo}, []string{
@@ -77,7 +77,7 @@ func TestUsageAndConfigurationErrors(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"config", "check", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"config", "check", "--help"}, {"verify", "--help"}, {"repair", "--help"}, {"dump", "--help"}} {
 		code, stdout, stderr := command(args...)
 		if code != exitOK || !strings.HasPrefix(stdout, "Usage: sluice") || stderr != "" {
 			t.Errorf("%q: exit code %d, %q, %q", args, code, stdout, stderr)
@@ -103,11 +103,11 @@ mirror: [{region: {name: eu, brokers: ["kafka:9092"]}}]
 	code, stdout, stderr := command("config", "check", name)
 	want := `gateway    plant-7
 data       ./sluice-data, budget 70 % of the file system, reserve an eighth of the budget, at most 64MiB
-commit     within 5ms or at 1MiB, journal files of 16MiB
+commit     within 5ms or at 1MiB, journal files of up to 16MiB, no wear budget
 mqtt       localhost:1883, 2000 connections, packets up to 256KiB, receive maximum 64
-topic      alarms, 4 partitions, zstd, segments by the budget
-topic      never, 4 partitions, zstd, segments by the budget
-topic      mqtt, 4 partitions, zstd, segments by the budget
+topic      alarms, 4 partitions, zstd, segments by the budget, normal priority, keeps what the budget allows, then drop-oldest
+topic      never, 4 partitions, zstd, segments by the budget, normal priority, keeps what the budget allows, then drop-oldest
+topic      mqtt, 4 partitions, zstd, segments by the budget, normal priority, keeps what the budget allows, then drop-oldest
 route      a/+ → alarms, key {1}
 route      a/b → never, key {topic}
 route      # → mqtt, key {topic}

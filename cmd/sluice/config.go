@@ -42,7 +42,15 @@ func summarize(w io.Writer, c *configs.Config) {
 		reserve = c.Data.Reserve.String()
 	}
 	line("data", "%s, budget %s, reserve %s", c.Data.Dir, budget, reserve)
-	line("commit", "within %s or at %s, journal files of %s", c.Commit.MaxDelay, c.Commit.MaxBytes, c.Commit.JournalBytes)
+	journal := "up to 16MiB"
+	if c.Commit.JournalBytes > 0 {
+		journal = c.Commit.JournalBytes.String()
+	}
+	wear := "no wear budget"
+	if c.Commit.WearBudget > 0 {
+		wear = fmt.Sprintf("wear budget %s a day, for up to %s", c.Commit.WearBudget, c.Commit.MaxDelayCeiling)
+	}
+	line("commit", "within %s or at %s, journal files of %s, %s", c.Commit.MaxDelay, c.Commit.MaxBytes, journal, wear)
 	var addresses []string
 	for _, l := range c.MQTT.Listeners {
 		addresses = append(addresses, l.Address)
@@ -54,7 +62,7 @@ func summarize(w io.Writer, c *configs.Config) {
 		if t.SegmentBytes > 0 {
 			segments = "segments of " + t.SegmentBytes.String()
 		}
-		line("topic", "%s, %d partitions, %s, %s", t.Name, t.Partitions, t.Compression, segments)
+		line("topic", "%s, %d partitions, %s, %s, %s priority, %s", t.Name, t.Partitions, t.Compression, segments, t.Priority, kept(t))
 	}
 	for _, r := range c.AllRoutes() {
 		line("route", "%s → %s, key %s", r.Filter, r.Topic, r.Key)
@@ -64,6 +72,18 @@ func summarize(w io.Writer, c *configs.Config) {
 			strings.Join(m.Topics, ", "), orElse(m.Alias, orElse(c.Gateway.ID, "<gateway>")))
 	}
 	line("log", "%s and above, as %s", c.Log.Level, c.Log.Format)
+}
+
+// kept says what a topic keeps.
+func kept(t configs.Topic) string {
+	text := "keeps what the budget allows"
+	if t.Retention.Bytes > 0 {
+		text = "keeps " + t.Retention.Bytes.String()
+	}
+	if t.Retention.Age > 0 {
+		text += " for " + t.Retention.Age.String()
+	}
+	return text + ", then " + t.OnFull
 }
 
 func orElse(s, other string) string {

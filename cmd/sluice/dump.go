@@ -17,55 +17,64 @@ import (
 )
 
 type dumpCommand struct {
-	Dir    string `arg:"" help:"Data directory." placeholder:"DIR"`
-	Format string `help:"text; json: one object a line for each batch; hex: each record's value in hexadecimal, one a line." default:"text" enum:"text,json,hex" placeholder:"FORMAT"`
+	Dir       string `arg:"" help:"Data directory." placeholder:"DIR"`
+	Format    string `help:"text; json: one object a line for each batch; hex: each record's value in hexadecimal, one a line." default:"text" enum:"text,json,hex" placeholder:"FORMAT"`
+	Topic     string `help:"Only this topic." placeholder:"NAME"`
+	Partition *int32 `help:"Only this partition of it." placeholder:"N"`
+	Offset    string `help:"Only offsets FROM to TO, both included; either may be left out." placeholder:"FROM[:TO]"`
+	Since     string `help:"Only records with this timestamp and later: 2026-11-30T14:00:00Z, or back from now: 90m." placeholder:"TIME"`
+	Until     string `help:"Only records before this timestamp, written like --since." placeholder:"TIME"`
 }
 
 // errDamaged is why a dump ends with exit code 1 although all of the directory was read.
-var errDamaged = errors.New("the data directory is damaged; what could be read was printed, and the broker sets damaged parts aside at its next start")
+var errDamaged = errors.New("the data directory is damaged; what could be read was printed; sluice verify says more, and sluice repair or the next start of the broker sets damaged parts aside")
 
-// Run prints all batches and records in order of their offsets, a partition at a time. What can't be read is said on stderr.
+// Run prints batches and records in order of their offsets, a partition at a time. What can't be read is said on stderr.
 func (d *dumpCommand) Run(o output) error {
+	wanted, err := d.newSelection(time.Now())
+	if err != nil {
+		return usageError{fmt.Errorf("%w; see sluice dump --help", err)}
+	}
 	view, err := segment.OpenView(d.Dir)
 	if err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
 	out := bufio.NewWriterSize(o.out, 64<<10)
 	p := newPrinter(d.Format, out)
-	err = dump(view, p, o.err)
+	err = dump(view, wanted, p, o.err)
 	if flushErr := out.Flush(); err == nil {
 		err = flushErr
 	}
 	return err
 }
 
-func dump(view *segment.View, p printer, stderr io.Writer) error {
+func dump(view *segment.View, wanted selection, p printer, stderr io.Writer) error {
 	damaged := false
 	complain := func(what any) {
 		damaged = true
 		fmt.Fprintf(stderr, "sluice: damage: %v\n", what)
 	}
 	partitions, err := view.Partitions()
+	if err == nil {
+		partitions, err = wanted.choose(partitions)
+	}
 	if err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
 	decoder := record.NewDecoder(0)
 	for _, partition := range partitions {
-		err := view.Batches(partition, 0, func(b record.Batch, at segment.Place) error {
+		err := view.Select(partition, wanted.batches(), func(b record.Batch, at segment.Place) error {
 			verdict := b.Verify()
 			if verdict != nil {
 				complain(fmt.Sprintf("%s at %s: %v", partition, place(at), verdict))
 			}
-			if err := p.batch(partition, at, b, verdict); err != nil {
-				return err
-			}
-			err := decoder.Records(b, p.record)
+			err := printBatch(p, &wanted, decoder, partition, at, b, verdict)
 			var corrupt *record.CorruptError
 			if errors.As(err, &corrupt) {
 				complain(fmt.Sprintf("%s at %s: %v", partition, place(at), err))
-				err = nil
+				return nil
 			}
-			return errors.Join(err, p.end())
+			return err
 		}, func(damage *segment.DamageError) error {
 			complain(damage)
 			return nil
@@ -80,6 +89,38 @@ func dump(view *segment.View, p printer, stderr io.Writer) error {
 	}
 	if err == nil && damaged {
 		err = errDamaged
+	}
+	return err
+}
+
+// printBatch prints a batch with its wanted records, and nothing if none is. A *record.CorruptError says what of it can't
+// be decoded; the rest is printed then.
+func printBatch(p printer, wanted *selection, d *record.Decoder, partition segment.ViewPartition, at segment.Place, b record.Batch, verdict error) error {
+	begun := false
+	begin := func() error {
+		begun = true
+		return p.batch(partition, at, b, verdict)
+	}
+	if wanted.all() { // also when no record of it can be decoded
+		if err := begin(); err != nil {
+			return err
+		}
+	}
+	err := d.Records(b, func(r *record.Record) error {
+		if !wanted.has(r) {
+			return nil
+		}
+		if !begun {
+			if err := begin(); err != nil {
+				return err
+			}
+		}
+		return p.record(r)
+	})
+	if begun {
+		if err := p.end(); err != nil {
+			return err
+		}
 	}
 	return err
 }

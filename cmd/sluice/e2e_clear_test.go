@@ -98,13 +98,23 @@ func (r *rig) testNotWritable(t *testing.T) {
 	wantRefusal(t, cmd, 1, parent, "not writable")
 }
 
+// testReadOnly: a file system may become writable, so the gateway says what it waits for and goes on by itself.
 func (r *rig) testReadOnly(t *testing.T) {
 	if os.Getuid() != 0 || exec.Command("unshare", "--mount", "true").Run() != nil {
 		missing(t, required("namespaces"), "namespaces: mounting a file system takes root and unshare")
 	}
 	dir := t.TempDir()
 	const script = `mount -t tmpfs -o ro none "$1" && exec "$2" run --data-dir "$1/data" --listen "$3"`
-	wantRefusal(t, exec.Command("unshare", "--mount", "sh", "-c", script, "-", dir, r.sluice, freeAddress(t)), 1, dir, "read-only")
+	p := spawnCommand(t, exec.Command("unshare", "--mount", "sh", "-c", script, "-", dir, r.sluice, freeAddress(t)))
+	wait(t, 20*time.Second, "a line that says what it waits for", func() bool {
+		return lineWith(p.stderr.String(), "waiting for the disk", dir, "read-only", "remount it") != ""
+	})
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.wait(t, 10*time.Second); err != nil {
+		t.Errorf("a stop while waiting: %v", err)
+	}
 }
 
 // testUnreachable: without a region the gateway starts, accepts, and says where it can't get to.

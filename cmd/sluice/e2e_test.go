@@ -18,7 +18,7 @@ import (
 
 // TestE2E runs the real binary against real peers: mosquitto's clients, Apache Kafka and its tools, kcat, kill -9.
 //
-// What a machine lacks is skipped, unless SLUICE_REQUIRE (mosquitto,kcat,kafka,paho,namespaces; comma-separated) lists it.
+// What a machine lacks is skipped, unless SLUICE_REQUIRE (mosquitto,kcat,kafka,paho,namespaces,loop; comma-separated) lists it.
 // A failing run prints the end of what each process said. SLUICE_KEEP=DIR keeps data directories and logs there,
 // SLUICE_BINARY=FILE tests that binary instead of building one.
 func TestE2E(t *testing.T) {
@@ -34,6 +34,7 @@ func TestE2E(t *testing.T) {
 	t.Run("dumplog", r.testDumpLog)
 	t.Run("readers", r.testReaders)
 	t.Run("mirror", r.testMirror)
+	t.Run("disk", r.testDisk)
 }
 
 // rig is what all end-to-end tests share. Immutable once made.

@@ -110,7 +110,7 @@ func (p *processRig) fails(t *testing.T, code int, cmd *exec.Cmd, parts ...strin
 
 func (p *processRig) testUnknownKey(t *testing.T) {
 	file := p.config(t, "version: 1\ndata:\n  directory: /tmp\n")
-	p.fails(t, 2, exec.Command(p.sluice, "run", "--config", file), file+`:3:3: unknown key "directory" in data`, "(allowed: dir, budget, reserve)")
+	p.fails(t, 2, exec.Command(p.sluice, "run", "--config", file), file+`:3:3: unknown key "directory" in data`, "(allowed: dir, budget, reserve, endurance)")
 }
 
 func (p *processRig) testBadValue(t *testing.T) {
@@ -158,7 +158,9 @@ func (p *processRig) testReadOnly(t *testing.T) {
 	}
 	dir := filepath.Join(mount, "data")
 	script := fmt.Sprintf("mount -t tmpfs -o ro none %s && exec %s run --config %s --data-dir %s --listen 127.0.0.1:0", mount, p.sluice, p.config(t, small), dir)
-	p.fails(t, 1, unshare("sh", "-c", script), "data directory "+dir+" is on a read-only file system", "remount it read-write")
+	b := &running{dir: dir, process: spawnCommand(t, unshare("sh", "-c", script))}
+	b.says(t, "waiting for the disk", "data directory "+dir+" is on a read-only file system", "remount it read-write")
+	b.stop(t) // at once, and cleanly
 }
 
 // unshare runs a command where it may mount: in a mount namespace of its own, which ends with it.

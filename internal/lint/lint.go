@@ -38,6 +38,7 @@ var arrows = map[string][]string{
 	"internal/vfs":       {},
 	"internal/lint":      {},
 	"scripts/benchtable": {},
+	"scripts/weartable":  {"segment", "segment/record", "internal/vfs"},
 }
 
 const anything = "*"

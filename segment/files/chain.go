@@ -34,6 +34,8 @@ type Options struct {
 	MaxBatchBytes int
 	// Handles is the cache of files open for reading. Without one the chain has its own.
 	Handles *Handles
+	// Start is the log start offset that the state knows. Open removes whole segments below it, which a crash may have left.
+	Start int64
 }
 
 func (o *Options) setDefaults() {
@@ -69,14 +71,23 @@ type Chain struct {
 	doomed   []string  // files that Restart has still to remove
 	closed   bool
 
+	held atomic.Int64 // bytes of removed files that readers still have open
+
 	// mu is held shortly and never across I/O.
 	mu       sync.Mutex
-	segments []*segment // by base offset
+	segments []*segment // by base offset; changed under writeMu, too
+	writing  *segment   // that of active
+	start    int64      // no offset below is readable
 	next     int64
 	synced   int64
 	poisoned error
 	hints    [4]hint
 	nextHint int
+	side     []sideFile // oldest first
+
+	dropped        []*segment // out of the chain, but not yet off the disk, oldest first; changed under syncMu, too
+	removeFailures int64
+	removeError    error // of the last one
 }
 
 // segment is one link of the chain.
@@ -85,14 +96,29 @@ type segment struct {
 	stem string // immutable: path without suffix
 
 	suspect atomic.Bool // a read found its index wrong
+	stuck   bool        // under Chain.syncMu: it could not be removed
 
 	// Under Chain.mu.
 	size      int64   // valid bytes of log
 	entries   int64   // offset index entries on disk
 	timeBytes int64   // size of the time index on disk
 	pending   []entry // entries that are not on disk yet
+	minTime   int64   // base timestamp of the first batch, ms; unknownTime until somebody looked
+	maxTime   int64   // greatest timestamp, likewise; always known of the active one
+	hopeless  bool    // its log can't be read to the end, so its indexes can't be made anew
 
-	h *handle // under Handles.mu: nil when not open
+	// Under Handles.mu.
+	h    *handle // nil when not open
+	gone bool    // its files are removed
+}
+
+func (c *Chain) newSegment(base int64) *segment {
+	return &segment{base: base, stem: stem(c.o.Dir, base), minTime: unknownTime, maxTime: unknownTime}
+}
+
+// bytesLocked is the size of its files.
+func (s *segment) bytesLocked() int64 {
+	return s.size + s.entries*indexEntryBytes + s.timeBytes + int64(len(s.pending))*(indexEntryBytes+timeEntryBytes)
 }
 
 // place is a position in a segment.
@@ -107,7 +133,8 @@ type hint struct {
 	offset int64
 }
 
-// StartOffset is the base offset of the first segment, or NextOffset of a chain without any.
+// StartOffset is the lowest offset that can be read: where the first segment begins, or as far as Drop raised it, or
+// NextOffset of a chain without any segment.
 func (c *Chain) StartOffset() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,9 +143,16 @@ func (c *Chain) StartOffset() int64 {
 
 func (c *Chain) startLocked() int64 {
 	if len(c.segments) == 0 {
-		return c.next
+		return max(c.next, c.start)
 	}
-	return c.segments[0].base
+	return max(c.segments[0].base, c.start)
+}
+
+// Start is the offset that the highest Drop, or Options.Start, gave, whatever the files hold.
+func (c *Chain) Start() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.start
 }
 
 // NextOffset is the offset that the next batch must begin at.
@@ -142,13 +176,20 @@ func (c *Chain) Segments() int {
 	return len(c.segments)
 }
 
-// Bytes is the size of all segments' files.
+// Bytes is the size of all files: segments, what was set aside, what can't be removed yet, and what is removed but still
+// open for a reader.
 func (c *Chain) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var n int64
+	n := c.held.Load()
+	for _, s := range c.dropped {
+		n += s.bytesLocked()
+	}
 	for _, s := range c.segments {
-		n += s.size + s.entries*indexEntryBytes + s.timeBytes + int64(len(s.pending))*(indexEntryBytes+timeEntryBytes)
+		n += s.bytesLocked()
+	}
+	for _, s := range c.side {
+		n += s.bytes
 	}
 	return n
 }
@@ -187,6 +228,9 @@ func (c *Chain) Append(b record.Batch) error {
 	if err := c.acceptLocked(b); err != nil {
 		return err
 	}
+	if err := c.wakeLocked(); err != nil {
+		return err
+	}
 	w := c.active
 	if w == nil || w.full(b, c.o.SegmentBytes) {
 		if err := c.rollLocked(b.BaseOffset()); err != nil {
@@ -205,7 +249,10 @@ func (c *Chain) Append(b record.Batch) error {
 	w.size += int64(len(b))
 	w.logDirty = true
 	c.mu.Lock()
-	w.seg.size = w.size
+	w.seg.size, w.seg.maxTime = w.size, w.index.maxTime
+	if w.size == int64(len(b)) {
+		w.seg.minTime = b.BaseTimestamp()
+	}
 	if indexed {
 		w.seg.pending = append(w.seg.pending, e)
 	}
@@ -268,12 +315,10 @@ func (c *Chain) SkipTo(offset int64) error {
 // rollLocked closes the active segment and starts one at base. When it fails nothing has changed.
 func (c *Chain) rollLocked(base int64) error {
 	if w := c.active; w != nil {
-		if e, ok := w.index.final(); ok {
-			c.mu.Lock()
-			w.seg.pending = append(w.seg.pending, e)
-			c.mu.Unlock()
+		if err := c.wakeLocked(); err != nil {
+			return err
 		}
-		if err := c.flushIndexLocked(w); err != nil {
+		if err := c.finishIndexLocked(w); err != nil {
 			return c.failed(err)
 		}
 	}
@@ -284,12 +329,32 @@ func (c *Chain) rollLocked(base int64) error {
 	if c.active != nil {
 		c.unsynced = append(c.unsynced, c.active)
 	}
-	c.active = w
+	c.setActiveLocked(w)
 	c.dirDirty = true
 	c.mu.Lock()
 	c.segments = append(c.segments, w.seg)
 	c.mu.Unlock()
 	return nil
+}
+
+// finishIndexLocked writes the entries that a segment to be closed owes.
+func (c *Chain) finishIndexLocked(w *writer) error {
+	if e, ok := w.index.final(); ok {
+		c.mu.Lock()
+		w.seg.pending = append(w.seg.pending, e)
+		c.mu.Unlock()
+	}
+	return c.flushIndexLocked(w)
+}
+
+func (c *Chain) setActiveLocked(w *writer) {
+	c.active = w
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = nil
+	if w != nil {
+		c.writing = w.seg
+	}
 }
 
 // Close closes all files. It syncs nothing: recovery treats it like a crash.

@@ -292,7 +292,7 @@ func (f *crashFile) Size() (int64, error) {
 func (f *crashFile) Close() error { return nil }
 func (f *crashFile) Name() string { return f.name }
 
-// TestCrashes runs a chain through power cuts, kills and failed syncs. What was synced is there after each, whole and right;
+// TestCrashes runs a chain through power cuts, kills and failed syncs, while its beginning is dropped. What was synced is there after each, whole and right;
 // beyond it is nothing but what was appended.
 func TestCrashes(t *testing.T) {
 	seeds := uint64(400)
@@ -313,11 +313,15 @@ func crashRun(t *testing.T, seed uint64) {
 	b.o.FS, b.o.Dir = c, "/topic-0"
 	b.o.SegmentBytes = []int64{3000, 8000, 100_000}[seed/3%3]
 	list := series(0, 120, seed)
-	recorded, durable := int64(0), int64(0) // recorded may be of an older checkpoint
+	recorded, durable, start := int64(0), int64(0), int64(0) // recorded may be of an older checkpoint
 	for range 8 {
 		end := recorded
 		if c.rnd.IntN(6) == 0 {
 			end = NoRecoveryPoint
+		}
+		b.o.Start = start
+		if c.rnd.IntN(4) == 0 {
+			b.o.Start = 0 // the state lags behind, or is lost
 		}
 		chain, r, err := Open(b.o, end)
 		if err != nil {
@@ -326,6 +330,9 @@ func crashRun(t *testing.T, seed uint64) {
 		next := chain.NextOffset()
 		if next < durable {
 			t.Fatalf("synced up to %d, after the crash opened from %d there is %d: %+v", durable, end, next, r)
+		}
+		if chain.StartOffset() < b.o.Start || chain.StartOffset() > start || len(r.Missing) > 0 {
+			t.Fatalf("start %d, was %d, %d given: %+v", chain.StartOffset(), start, b.o.Start, r)
 		}
 		if end == NoRecoveryPoint {
 			checkKept(t, chain, list, durable)
@@ -346,6 +353,17 @@ func crashRun(t *testing.T, seed uint64) {
 				durable = chain.SyncedOffset()
 				if c.rnd.IntN(2) == 0 {
 					recorded = durable
+				}
+			}
+			if c.rnd.IntN(10) == 0 && chain.Poisoned() == nil {
+				if err := chain.Seal(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.rnd.IntN(10) == 0 {
+				start = max(start, recorded-int64(c.rnd.IntN(20))) // never beyond the recovery point
+				if err := chain.Drop(start); err != nil {
+					t.Fatal(err)
 				}
 			}
 		}
@@ -373,9 +391,10 @@ func checkPrefix(t *testing.T, c *Chain, list []record.Batch) int {
 	for n < len(list) && list[n].NextOffset() <= c.NextOffset() {
 		n++
 	}
-	got, err := readAll(c, 0, 3000)
-	if err != nil && !errors.Is(err, ErrOffsetOutOfRange) || !bytes.Equal(got, joined(list[:n])) {
-		t.Fatalf("%d bytes up to offset %d, want %d: %v", len(got), c.NextOffset(), len(joined(list[:n])), err)
+	got, err := readAll(c, c.StartOffset(), 3000)
+	want := joined(stillThere(list[:n], c.StartOffset()))
+	if err != nil && !errors.Is(err, ErrOffsetOutOfRange) || !bytes.Equal(got, want) {
+		t.Fatalf("%d bytes in offsets %d to %d, want %d: %v", len(got), c.StartOffset(), c.NextOffset(), len(want), err)
 	}
 	return n
 }
@@ -387,12 +406,12 @@ func checkKept(t *testing.T, c *Chain, list []record.Batch, durable int64) {
 	var want []byte
 	for _, x := range list {
 		known[string(x)] = true
-		if x.LastOffset() < durable {
+		if x.LastOffset() < durable && x.LastOffset() >= c.StartOffset() {
 			want = append(want, x...)
 		}
 	}
 	var got []byte
-	for from := int64(0); from < c.NextOffset(); {
+	for from := c.StartOffset(); from < c.NextOffset(); {
 		p, err := c.Read(nil, from, 1, all)
 		if bad := (*DamageError)(nil); errors.As(err, &bad) && bad.Offset >= durable {
 			from = bad.Resume

@@ -12,7 +12,8 @@ var ErrOffsetOutOfRange = errors.New("offset out of range")
 
 var errClosed = errors.New("segment chain is closed")
 
-// DamageError says that a stretch of a log file is not what was written there.
+// DamageError says that a stretch of a log file is not what was written there, or that the disk doesn't give it: see
+// Unreadable.
 type DamageError struct {
 	// Path is the log file, Position the first bad byte's place in it.
 	Path     string
@@ -32,6 +33,10 @@ func (e *DamageError) Error() string {
 }
 
 func (e *DamageError) Unwrap() error { return e.Err }
+
+// Unreadable says that it is the disk that failed, for now or for good. Whoever may wait should ask again before taking
+// the records for lost.
+func (e *DamageError) Unreadable() bool { return unreadable(e.Err) }
 
 // NoSpace says that err is for want of disk space: the operation left everything as it was and can be tried again.
 func NoSpace(err error) bool {

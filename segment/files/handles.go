@@ -11,7 +11,7 @@ import (
 // DefaultHandles is how many segments a Handles that no one chose keeps open.
 const DefaultHandles = 2
 
-// Handles keeps the most recently read segments open, over all chains that share it: at most max of them, two files
+// Handles keeps the most recently read segments open, over all chains that share it: at most max of them, three files
 // each, and beyond that only those that a read holds right now. Segments being written are open apart from these. It
 // is safe for concurrent use.
 type Handles struct {
@@ -45,13 +45,14 @@ type handle struct {
 	seg *segment // immutable
 
 	// Under Handles.mu.
-	refs   int  // reads under way; a segment being written holds one more
-	pinned bool // not subject to max
-	retire bool // close with the last reference
+	refs   int    // reads under way; a segment being written holds one more
+	pinned bool   // not subject to max
+	retire bool   // close with the last reference
+	closed func() // called then, if set
 
 	// mu is held while files are opened, so that a slow disk holds up only those who want this segment.
 	mu               sync.Mutex
-	log, index, time vfs.File // nil until wanted; time only while being written
+	log, index, time vfs.File // nil until wanted
 }
 
 // acquire returns the segment's handle, to be given back with release.
@@ -59,9 +60,11 @@ func (hs *Handles) acquire(seg *segment) *handle {
 	hs.mu.Lock()
 	h := seg.h
 	if h == nil {
-		h = &handle{seg: seg}
-		seg.h = h
-		hs.recent = append(hs.recent, h)
+		h = &handle{seg: seg, retire: seg.gone}
+		if !seg.gone {
+			seg.h = h
+			hs.recent = append(hs.recent, h)
+		}
 	} else if !h.pinned {
 		for i, r := range hs.recent {
 			if r == h {
@@ -104,6 +107,9 @@ func (hs *Handles) release(h *handle) {
 	}
 	hs.mu.Unlock()
 	done.close()
+	if done != nil && done.closed != nil {
+		done.closed()
+	}
 }
 
 // pin makes h, with its files open for writing, the segment's handle until unpin.
@@ -116,8 +122,11 @@ func (hs *Handles) pin(h *handle) {
 	old.close()
 }
 
-// unpin ends pin. The files are closed, after the last read.
+// unpin ends pin. The files are closed, after the last read. h may be nil.
 func (hs *Handles) unpin(h *handle) {
+	if h == nil {
+		return
+	}
 	hs.mu.Lock()
 	h.retire = true
 	if h.seg.h == h {
@@ -155,15 +164,33 @@ func (hs *Handles) forgetLocked(seg *segment) *handle {
 	return h
 }
 
+// drop closes the files of a segment that was removed, after the last read, and then calls closed.
+func (hs *Handles) drop(seg *segment, closed func()) {
+	hs.mu.Lock()
+	seg.gone = true
+	busy := seg.h
+	h := hs.forgetLocked(seg)
+	if h == nil && busy != nil {
+		busy.closed = closed
+		hs.mu.Unlock()
+		return
+	}
+	hs.mu.Unlock()
+	h.close()
+	closed()
+}
+
 func (h *handle) logFile(fsys vfs.FS) (vfs.File, error) { return h.open(fsys, &h.log, logSuffix) }
 
 func (h *handle) indexFile(fsys vfs.FS) (vfs.File, error) { return h.open(fsys, &h.index, indexSuffix) }
+
+func (h *handle) timeFile(fsys vfs.FS) (vfs.File, error) { return h.open(fsys, &h.time, timeSuffix) }
 
 func (h *handle) open(fsys vfs.FS, f *vfs.File, suffix string) (vfs.File, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if *f == nil {
-		file, err := fsys.OpenFile(h.seg.stem+suffix, os.O_RDONLY, 0)
+		file, err := openFile(fsys, h.seg.stem+suffix, os.O_RDONLY)
 		if err != nil {
 			return nil, err
 		}

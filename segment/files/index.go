@@ -28,7 +28,7 @@ import (
 const (
 	indexEntryBytes = 8
 	timeEntryBytes  = 12
-	noTimestamp     = -1 // Kafka: RecordBatch.NO_TIMESTAMP; lesser ones get no entry
+	noTimestamp     = NoTime // lesser ones get no entry, either
 )
 
 // entry is what one batch adds to the two indexes.
@@ -151,6 +151,25 @@ func (x indexFile) searchTime(n, offset int64) (i, maxTime, at int64, err error)
 			return -1, 0, 0, err
 		}
 		if a > offset {
+			hi = mid
+			continue
+		}
+		i, maxTime, at = mid, t, a
+		lo = mid + 1
+	}
+	return i, maxTime, at, nil
+}
+
+// searchBefore finds the latest of the first n time entries with a timestamp below ms.
+func (x indexFile) searchBefore(n, ms int64) (i, maxTime, at int64, err error) {
+	i, maxTime = -1, noTimestamp
+	for lo, hi := int64(0), n; lo < hi; {
+		mid := lo + (hi-lo)/2
+		t, a, err := x.timeEntry(mid)
+		if err != nil {
+			return -1, 0, 0, err
+		}
+		if t >= ms {
 			hi = mid
 			continue
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -60,52 +59,113 @@ type SegmentInfo struct {
 	Path string
 	// Bytes is the size of the log file, IndexBytes and TimeIndexBytes those of its indexes, -1 where there is none.
 	Bytes, IndexBytes, TimeIndexBytes int64
+
+	err error // why the log file's size isn't known
 }
 
 // List describes the segments in a partition's directory, by base offset. It opens no file.
 func List(fsys vfs.FS, dir string) ([]SegmentInfo, error) {
-	found, err := fsys.ReadDir(dir)
+	l, err := list(fsys, dir)
 	if err != nil {
 		return nil, fmt.Errorf("list segments: %w", err)
 	}
-	sizes := make(map[int64]*SegmentInfo)
-	for _, entry := range found {
-		base, suffix, ok := parseName(entry.Name())
-		if !ok || entry.IsDir() {
+	for _, s := range l.segments {
+		if s.err != nil {
+			return nil, fmt.Errorf("list segments: %w", s.err)
+		}
+	}
+	return l.segments, nil
+}
+
+// listing is what a partition's directory shows.
+type listing struct {
+	segments []SegmentInfo // by base offset
+	side     []sideFile
+	lost     []SegmentInfo   // those whose log is missing though an index is there
+	left     []string        // paths of files that the interrupted making of an index left
+	others   map[string]bool // names of all that is not a segment's
+}
+
+// list reads a directory once, and looks at each file in it once.
+func list(fsys vfs.FS, dir string) (l listing, err error) {
+	found, err := fsys.ReadDir(dir)
+	if err != nil {
+		return l, err
+	}
+	l.others = make(map[string]bool)
+	logs := 0
+	for _, entry := range found { // sorted: what belongs to one segment comes together
+		if entry.IsDir() {
+			l.others[entry.Name()] = true
 			continue
 		}
-		info, err := entry.Info()
+		base, suffix, ok := parseName(entry.Name())
+		if !ok {
+			err = l.addOther(dir, entry)
+		} else {
+			err = l.addSegment(dir, entry, base, suffix)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed since, by the broker that owns the directory
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list segments: %w", err)
-		}
-		s := sizes[base]
-		if s == nil {
-			s = &SegmentInfo{Base: base, Path: stem(dir, base) + logSuffix, Bytes: -1, IndexBytes: -1, TimeIndexBytes: -1}
-			sizes[base] = s
-		}
-		switch suffix {
-		case logSuffix:
-			s.Bytes = info.Size()
-		case indexSuffix:
-			s.IndexBytes = info.Size()
-		case timeSuffix:
-			s.TimeIndexBytes = info.Size()
+			return l, err
 		}
 	}
-	var list []SegmentInfo
-	for _, s := range sizes {
-		if s.Bytes >= 0 { // an index without a log says nothing; creating that segment anew overwrites it
-			list = append(list, *s)
+	for _, s := range l.segments {
+		if s.Path != "" {
+			l.segments[logs] = s
+			logs++
+			continue
 		}
+		l.lost = append(l.lost, s)
 	}
-	slices.SortFunc(list, func(a, b SegmentInfo) int {
-		if a.Base < b.Base {
-			return -1
-		}
-		return 1
-	})
-	return list, nil
+	l.segments = l.segments[:logs]
+	return l, nil
+}
+
+func (l *listing) addOther(dir string, entry fs.DirEntry) error {
+	name := entry.Name()
+	l.others[name] = true
+	if _, suffix, ok := parseName(strings.TrimSuffix(name, newSuffix)); ok && suffix != logSuffix {
+		l.left = append(l.left, filepath.Join(dir, name))
+		return nil
+	}
+	base, ok := sideBase(name)
+	if !ok {
+		return nil
+	}
+	info, err := entry.Info()
+	if unreadable(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.side = append(l.side, sideFile{base, filepath.Join(dir, name), info.Size()})
+	return nil
+}
+
+func (l *listing) addSegment(dir string, entry fs.DirEntry, base int64, suffix string) error {
+	size := int64(-1)
+	info, err := entry.Info()
+	switch {
+	case err == nil:
+		size = info.Size()
+	case !unreadable(err):
+		return err
+	}
+	if n := len(l.segments); n == 0 || l.segments[n-1].Base != base {
+		l.segments = append(l.segments, SegmentInfo{Base: base, Bytes: -1, IndexBytes: -1, TimeIndexBytes: -1})
+	}
+	s := &l.segments[len(l.segments)-1]
+	switch suffix {
+	case logSuffix:
+		s.Path, s.Bytes, s.err = filepath.Join(dir, entry.Name()), max(size, 0), err
+	case indexSuffix:
+		s.IndexBytes = size
+	case timeSuffix:
+		s.TimeIndexBytes = size
+	}
+	return nil
 }

@@ -3,13 +3,10 @@ package files
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
-
-	"github.com/sluicemq/sluice/internal/vfs"
 )
 
 // NoRecoveryPoint is the end for Open when there is no recovery point and no journal for the partition.
@@ -21,8 +18,13 @@ type Recovery struct {
 	Scanned, Cut int64
 	// Damaged is what is wrong and can't be a crash's doing.
 	Damaged []Damage
+	// Holes are offsets that no segment has, between good ones: a file is missing, or they were left out on purpose.
+	Holes []Damage
 	// SetAside names the segments taken out of the chain, by the new path of the log file.
 	SetAside []string
+	// Missing are segments whose log is gone, as the index shows that it left. One below the start offset was dropped, and
+	// is not reported here unless Options.Start lagged behind.
+	Missing []Damage
 	// RebuiltIndexes names the log files whose indexes were missing or wrong and were made anew.
 	RebuiltIndexes []string
 }
@@ -52,11 +54,15 @@ type Damage struct {
 // valid is kept, with whatever damage and holes between, which no journal could fill any more.
 //
 // NextOffset is then what the files hold, below end if something was lost. What was scanned counts as synced only
-// after the next Sync: a predecessor may have left it in the page cache. An error of Open means that the
-// directory can't be used now; bad content is never one.
+// after the next Sync: a predecessor may have left it in the page cache.
+//
+// What lies below Options.Start is neither missed nor reported, and whole segments there are removed. A log that the
+// disk doesn't give is damage of its own offsets: it stays where it is, and the chain goes on at end. If a segment can't
+// be synced the chain is opened poisoned, as if its first Sync had failed. An error of Open means that the directory
+// can't be listed or that nothing can be written there; bad content is never one.
 func Open(o Options, end int64) (*Chain, Recovery, error) {
 	o.setDefaults()
-	c := &Chain{o: o, handles: o.Handles, dirDirty: true}
+	c := &Chain{o: o, handles: o.Handles, dirDirty: true, start: max(o.Start, 0)}
 	if c.handles == nil {
 		c.handles, c.ownCache = NewHandles(DefaultHandles), true
 	}
@@ -65,7 +71,29 @@ func Open(o Options, end int64) (*Chain, Recovery, error) {
 		c.Close()
 		return nil, r.report, fmt.Errorf("open segments in %s: %w", o.Dir, err)
 	}
+	r.raiseToStart()
 	return c, r.report, nil
+}
+
+// raiseToStart makes the chain begin at the start that the state knows, if the files end before, and forgets what was to be
+// reported from below.
+func (r *recoverer) raiseToStart() {
+	c := r.c
+	var missed []Damage
+	for _, d := range r.report.Damaged {
+		if d.From >= c.start || d.To > c.start {
+			d.From = max(d.From, c.start)
+			missed = append(missed, d)
+		}
+	}
+	r.report.Damaged = missed
+	if c.next >= c.start {
+		return
+	}
+	if c.active != nil {
+		c.unsynced = append(c.unsynced, r.closeActive())
+	}
+	c.next, c.synced, c.syncedAt = c.start, c.start, place{}
 }
 
 // recoverer is the work of Open. Nobody else has the chain yet, so it takes no locks.
@@ -73,8 +101,9 @@ type recoverer struct {
 	c        *Chain
 	end      int64 // NoRecoveryPoint or what is trusted
 	report   Recovery
-	names    map[string]bool // in the directory
+	names    map[string]bool // in the directory, but for those of segments
 	segments []SegmentInfo
+	mended   bool // the last segment or its indexes
 }
 
 func (r *recoverer) run() error {
@@ -84,6 +113,7 @@ func (r *recoverer) run() error {
 	if err := r.list(); err != nil {
 		return err
 	}
+	r.dropBelowStart()
 	first := 0
 	for i, s := range r.segments {
 		if s.Base <= r.end {
@@ -95,8 +125,13 @@ func (r *recoverer) run() error {
 			return err
 		}
 	}
-	for i := 0; i < first; i++ {
-		r.trust(r.segments[i])
+	for i, s := range r.segments[:first] {
+		r.trust(s, r.limit(i))
+		if s.err != nil {
+			r.report.Damaged = append(r.report.Damaged, Damage{Path: s.Path, From: s.Base, To: r.limit(i), Cause: s.err})
+			continue
+		}
+		r.checkEnd(i)
 	}
 	for i := first; i < len(r.segments); i++ {
 		if err := r.scan(i); err != nil {
@@ -107,30 +142,62 @@ func (r *recoverer) run() error {
 }
 
 func (r *recoverer) list() error {
-	found, err := r.c.o.FS.ReadDir(r.c.o.Dir)
+	l, err := list(r.c.o.FS, r.c.o.Dir)
 	if err != nil {
 		return err
 	}
-	r.names = make(map[string]bool, len(found))
-	for _, e := range found {
-		r.names[e.Name()] = true
+	r.names, r.segments = l.others, l.segments
+	for _, s := range l.side {
+		r.c.addSide(s)
 	}
-	r.segments, err = List(r.c.o.FS, r.c.o.Dir)
-	return err
+	for _, s := range l.lost {
+		r.noteMissing(s)
+		l.left = append(l.left, stem(r.c.o.Dir, s.Base)+timeSuffix, stem(r.c.o.Dir, s.Base)+indexSuffix)
+	}
+	for _, path := range l.left {
+		_ = r.c.o.FS.Remove(path) // else it stays, and does no harm
+	}
+	return nil
+}
+
+// noteMissing tells of a log that must have been there: it began below the recovery point.
+func (r *recoverer) noteMissing(s SegmentInfo) {
+	d := Damage{Path: stem(r.c.o.Dir, s.Base) + logSuffix, From: max(s.Base, r.c.start), To: r.end, Cause: fs.ErrNotExist}
+	for i := len(r.segments) - 1; i >= 0 && r.segments[i].Base > s.Base; i-- {
+		d.To = r.segments[i].Base
+	}
+	if d.From < d.To && (r.end < 0 || s.Base < r.end) {
+		r.report.Missing = append(r.report.Missing, d)
+	}
+}
+
+// dropBelowStart removes the segments that a Drop before the crash had still to remove, or that the crash brought back.
+func (r *recoverer) dropBelowStart() {
+	c := r.c
+	if r.end >= 0 {
+		r.end = max(r.end, c.start) // what lies below start is not missed
+	}
+	for len(r.segments) > 1 && r.segments[1].Base <= c.start {
+		c.dropped = append(c.dropped, r.segment(r.segments[0]))
+		r.segments = r.segments[1:]
+	}
+	c.removeDropped(true)
+}
+
+func (r *recoverer) segment(info SegmentInfo) *segment {
+	seg := r.c.newSegment(info.Base)
+	seg.size, seg.entries, seg.timeBytes = info.Bytes, max(info.IndexBytes, 0)/indexEntryBytes, max(info.TimeIndexBytes, 0)
+	return seg
 }
 
 // trust takes a segment that lies wholly below the recovery point into the chain, and looks at no byte of it unless its
 // indexes can't be right.
-func (r *recoverer) trust(info SegmentInfo) {
-	seg := &segment{
-		base: info.Base, stem: stem(r.c.o.Dir, info.Base), size: info.Bytes,
-		entries: info.IndexBytes / indexEntryBytes, timeBytes: info.TimeIndexBytes,
-	}
+func (r *recoverer) trust(info SegmentInfo, limit int64) {
+	seg := r.segment(info)
 	r.c.segments = append(r.c.segments, seg)
 	if info.IndexBytes < 0 || info.IndexBytes%indexEntryBytes != 0 || info.TimeIndexBytes < 0 || info.TimeIndexBytes%timeEntryBytes != 0 {
 		r.report.RebuiltIndexes = append(r.report.RebuiltIndexes, info.Path)
-		seg.entries, seg.timeBytes = max(seg.entries, 0), max(seg.timeBytes, 0)
-		if err := r.c.remakeIndexes(seg); err != nil {
+		if err := r.c.remakeIndexes(seg, limit); err != nil {
 			seg.suspect.Store(true) // the log is there and readable without; a later Sync tries again
 		}
 	}
@@ -139,16 +206,16 @@ func (r *recoverer) trust(info SegmentInfo) {
 // scan checks segment i from the recovery point on, takes it into the chain as its last, and decides about what
 // is bad in it.
 func (r *recoverer) scan(i int) error {
-	info, limit := r.segments[i], int64(math.MaxInt64)
-	if i+1 < len(r.segments) {
-		limit = r.segments[i+1].Base
-	}
+	info, limit := r.segments[i], r.limit(i)
 	w, err := r.openWriter(info)
+	if unreadable(err) {
+		return r.passOver(i, err)
+	}
 	if err != nil {
 		return err
 	}
 	r.close(r.c.active)
-	r.c.active = w
+	r.c.setActiveLocked(w)
 	r.c.segments = append(r.c.segments, w.seg)
 	t := r.startTail(w, info)
 	r.scanTail(w, t, limit)
@@ -161,16 +228,78 @@ func (r *recoverer) scan(i int) error {
 		}
 	}
 	r.c.next = t.s.expect
-	w.size, w.seg.size = t.s.position, t.s.position
+	w.size, w.seg.size, w.seg.maxTime = t.s.position, t.s.position, w.index.maxTime
 	if i+1 < len(r.segments) {
 		// What the file has beyond is superseded, or the hole is kept.
 		r.noteGap(t, limit)
-		return r.closeScanned(w)
+		if t.bad == nil && t.s.expect < limit {
+			r.report.Holes = append(r.report.Holes, Damage{Path: t.path, Position: t.s.position, From: t.s.expect, To: limit, Cause: errHole})
+		}
+		r.settle(w, true)
+		return nil
 	}
 	if r.c.next < r.end {
 		r.noteLoss(info.Path, t.s.position, errors.New("the log ends before the recovery point"))
 	}
 	return r.dropTail(t)
+}
+
+// limit is where the segment behind segment i begins.
+func (r *recoverer) limit(i int) int64 {
+	if i+1 < len(r.segments) {
+		return r.segments[i+1].Base
+	}
+	return math.MaxInt64
+}
+
+// passOver goes on without segment i, which the disk doesn't let us scan. Whatever else it has of the chain stays in use.
+func (r *recoverer) passOver(i int, cause error) error {
+	info, limit := r.segments[i], r.limit(i)
+	if limit < math.MaxInt64 && r.end >= 0 { // what follows it can only be beyond the end
+		if err := r.setAside(i + 1); err != nil {
+			return err
+		}
+		limit = math.MaxInt64
+	}
+	r.close(r.c.active) // settled, since it wasn't the last
+	r.c.setActiveLocked(nil)
+	if r.end >= 0 && r.end <= info.Base {
+		r.c.next = info.Base
+		return r.setAside(i) // the journal has all of it
+	}
+	// It stays, for readers to try, and for another start.
+	r.trust(info, limit)
+	switch {
+	case limit < math.MaxInt64:
+	case r.end >= 0:
+		limit = r.end
+	default:
+		limit = r.indexedEnd(info)
+	}
+	r.c.next, r.c.synced, r.c.syncedAt = limit, limit, place{}
+	r.report.Damaged = append(r.report.Damaged, Damage{Path: info.Path, Bytes: info.Bytes, From: info.Base, To: limit, Cause: cause})
+	return nil
+}
+
+// indexedEnd is behind the last offset that the indexes of an unreadable segment know: offsets must not be given twice.
+func (r *recoverer) indexedEnd(info SegmentInfo) int64 {
+	end := info.Base + 1
+	for _, suffix := range []string{indexSuffix, timeSuffix} {
+		f, err := openFile(r.c.o.FS, stem(r.c.o.Dir, info.Base)+suffix, os.O_RDONLY)
+		if err != nil {
+			continue
+		}
+		x := indexFile{f, info.Base, make([]byte, timeEntryBytes)}
+		last := int64(-1)
+		if suffix == indexSuffix && info.IndexBytes >= indexEntryBytes {
+			last, _, _ = x.entry(info.IndexBytes/indexEntryBytes - 1)
+		} else if suffix == timeSuffix && info.TimeIndexBytes >= timeEntryBytes {
+			_, last, _ = x.timeEntry(info.TimeIndexBytes/timeEntryBytes - 1)
+		}
+		end = max(end, last+1)
+		f.Close()
+	}
+	return end
 }
 
 func (r *recoverer) close(w *writer) {
@@ -182,9 +311,13 @@ func (r *recoverer) close(w *writer) {
 // openWriter opens a segment to be scanned, and noted to be synced: its bytes may come from the page cache of a
 // predecessor that was killed.
 func (r *recoverer) openWriter(info SegmentInfo) (*writer, error) {
-	seg := &segment{base: info.Base, stem: stem(r.c.o.Dir, info.Base), entries: max(info.IndexBytes, 0) / indexEntryBytes, timeBytes: max(info.TimeIndexBytes, 0)}
+	seg := r.segment(info)
 	h := &handle{seg: seg}
-	if err := h.openForWriting(r.c.o.FS); err != nil {
+	err := info.err
+	if err == nil {
+		err = h.openForWriting(r.c.o.FS, os.O_CREATE)
+	}
+	if err != nil {
 		h.close()
 		return nil, err
 	}
@@ -192,44 +325,77 @@ func (r *recoverer) openWriter(info SegmentInfo) (*writer, error) {
 	return &writer{seg: seg, h: h, index: newIndexer(r.c.o.IndexIntervalBytes), logDirty: true, indexDirty: true, timeDirty: true}, nil
 }
 
-// closeScanned finishes a scanned segment that isn't the last. It is synced at once, so that a thousand of them need
-// not stay open.
-func (r *recoverer) closeScanned(w *writer) error {
-	if e, ok := w.index.final(); ok {
-		w.seg.pending = append(w.seg.pending, e)
+// settle writes and syncs what a scanned segment lacks: at once, so that a thousand of them need not stay open. If it
+// isn't ok the segment must not be written to, nor synced, again.
+//
+// A failed sync is final for the file. Where there is a journal, the chain is opened as if the first Sync had failed.
+// Where there is none, nothing else can be done about it than to say so.
+func (r *recoverer) settle(w *writer, closing bool) (ok bool) {
+	c := r.c
+	write := c.flushIndexLocked
+	if closing {
+		write = c.finishIndexLocked
 	}
-	if err := r.c.flushIndexLocked(w); err != nil && !NoSpace(err) {
-		return err
+	ok = true
+	if err := write(w); err != nil && (closing || !NoSpace(err)) {
+		c.giveIndexUpLocked(w)
+		ok = false
 	}
-	w.seg.pending = nil
-	return w.takeDirty().run()
+	err := w.takeDirty().run()
+	switch {
+	case err == nil:
+		return ok
+	case r.end >= 0:
+		_ = c.poison(fmt.Errorf("sync segment: %w", err))
+	default:
+		r.report.Damaged = append(r.report.Damaged, Damage{
+			Path: w.seg.stem + logSuffix, Position: w.size, From: w.seg.base, To: c.next,
+			Cause: fmt.Errorf("readable, but can't be made durable: %w", err),
+		})
+	}
+	return false
 }
 
 // finish sets what a Restart before the first Sync would go back to.
 func (r *recoverer) finish() error {
 	c := r.c
 	if len(r.segments) == 0 {
-		c.next = 0
-		if r.end > 0 {
+		c.next = max(c.next, c.start)
+		c.synced = c.next
+		if r.end > c.next {
 			r.noteLoss(filepath.Join(c.o.Dir, "*"+logSuffix), 0, fs.ErrNotExist)
 		}
 	}
-	if c.active == nil {
-		c.synced = c.next
-		return nil
-	}
-	if r.end >= 0 {
+	if r.end >= 0 || len(r.segments) == 0 {
+		r.rest()
 		return nil
 	}
 	// The journal may not have what was found, so it must not be forgotten: synced now.
-	if err := c.flushIndexLocked(c.active); err != nil && !NoSpace(err) {
-		return err
+	for _, w := range c.unsynced {
+		r.settle(w, true)
+		r.close(w)
 	}
-	if err := c.active.takeDirty().run(); err != nil {
-		return err
+	c.unsynced = nil
+	if w := c.active; w != nil && !r.settle(w, false) {
+		r.close(w)
+		c.setActiveLocked(nil)
 	}
-	c.syncedAt, c.synced = place{c.active.seg, c.active.size}, c.next
+	c.syncedAt, c.synced = place{}, c.next
+	if w := c.active; w != nil {
+		c.syncedAt = place{w.seg, w.size}
+	}
 	return nil
+}
+
+// rest closes the last segment until it is written to, if the recovery point covers all of it and nothing was mended:
+// after a clean stop a thousand partitions need no open files.
+func (r *recoverer) rest() {
+	c, w := r.c, r.c.active
+	if w == nil || c.synced != c.next || len(w.seg.pending) > 0 || r.mended {
+		return
+	}
+	w.logDirty, w.indexDirty, w.timeDirty = false, false, false
+	c.restLocked()
 }
 
 // noteLoss reports that offsets from NextOffset up to the recovery point are gone.
@@ -253,9 +419,7 @@ func (r *recoverer) setAside(i int) error {
 	for _, s := range r.segments[i:] {
 		path := stem(r.c.o.Dir, s.Base)
 		for _, suffix := range []string{timeSuffix, indexSuffix} {
-			if err := r.c.o.FS.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+			_ = r.c.o.FS.Remove(path + suffix)
 		}
 		if s.Bytes == 0 {
 			if err := r.c.o.FS.Remove(path + logSuffix); err != nil {
@@ -268,6 +432,7 @@ func (r *recoverer) setAside(i int) error {
 			return err
 		}
 		r.report.SetAside = append(r.report.SetAside, aside)
+		r.c.addSide(sideFile{s.Base, aside, s.Bytes})
 	}
 	r.segments = r.segments[:i]
 	return nil
@@ -281,93 +446,4 @@ func (r *recoverer) free(name string) string {
 	}
 	r.names[filepath.Base(try)] = true
 	return try
-}
-
-// dropTail removes what follows the valid part of the last segment.
-func (r *recoverer) dropTail(t *tail) error {
-	rest := t.fileSize - t.s.position
-	if rest == 0 {
-		return nil
-	}
-	log := r.c.active.h.log
-	cut := *t.s
-	follows, err := cut.resync(math.MaxInt64)
-	if err != nil {
-		follows = true // unreadable bytes are no torn tail
-	}
-	if !follows {
-		r.report.Cut += rest
-		return log.Truncate(t.s.position)
-	}
-	side := r.free(fmt.Sprintf("%s%s%d", t.path, damagedInfix, t.s.position))
-	d := Damage{Path: t.path, Position: t.s.position, Bytes: rest, From: t.s.expect, To: cut.expect, SideFile: side, Cause: t.bad}
-	if err := r.copyTail(log, t.s.position, side); err != nil {
-		// Then the bytes stay. A new segment ends this one, as after a failed sync.
-		if t.s.position == 0 {
-			return r.renameDamaged(d)
-		}
-		d.SideFile = ""
-		r.report.Damaged = append(r.report.Damaged, d)
-		return r.supersede()
-	}
-	r.report.Damaged = append(r.report.Damaged, d)
-	return log.Truncate(t.s.position)
-}
-
-// copyTail copies the log from position on to a new file and makes that durable before anything is cut.
-func (r *recoverer) copyTail(log vfs.File, position int64, side string) (err error) {
-	f, err := r.c.o.FS.OpenFile(side, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, f.Close())
-		if err != nil {
-			err = errors.Join(err, r.c.o.FS.Remove(side))
-		}
-	}()
-	buf := make([]byte, scanChunk)
-	for at := int64(0); ; {
-		n, rerr := log.ReadAt(buf, position+at)
-		if _, err := f.WriteAt(buf[:n], at); err != nil {
-			return err
-		}
-		at += int64(n)
-		if rerr == io.EOF {
-			break
-		}
-		if rerr != nil {
-			return rerr
-		}
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	return r.c.o.FS.SyncDir(r.c.o.Dir)
-}
-
-// renameDamaged moves a log that is bad from its first byte out of the way and starts it anew.
-func (r *recoverer) renameDamaged(d Damage) error {
-	if err := r.c.o.FS.Rename(d.Path, d.SideFile); err != nil {
-		return err
-	}
-	r.report.Damaged = append(r.report.Damaged, d)
-	r.c.segments = r.c.segments[:len(r.c.segments)-1]
-	return r.supersede()
-}
-
-// supersede starts a new segment at NextOffset.
-func (r *recoverer) supersede() error {
-	old := r.c.active
-	r.c.active = nil
-	if err := r.c.rollLocked(r.c.next); err != nil {
-		r.close(old)
-		return err
-	}
-	if old.seg.base < r.c.next {
-		r.c.unsynced = append(r.c.unsynced, old)
-		return nil
-	}
-	r.close(old)
-	return nil
 }

@@ -24,7 +24,7 @@ const minRead = 4096
 // system. Usually a read is one pread into dst's spare capacity and allocates nothing if that is maxBytes and an index
 // interval.
 func (c *Chain) Read(dst []byte, offset int64, maxBytes int, upTo int64) ([]byte, error) {
-	for again := true; ; {
+	for {
 		w, err := c.locate(offset, upTo)
 		if err != nil || w.at.seg == nil {
 			return dst, err
@@ -32,9 +32,8 @@ func (c *Chain) Read(dst []byte, offset int64, maxBytes int, upTo int64) ([]byte
 		w.maxBytes = maxBytes
 		size := w.size
 		out, err := c.readSegment(dst, &w)
-		if err != nil && again && c.changed(w.at.seg, size) {
-			again = false
-			continue
+		if err != nil && c.changed(w.at.seg, size) {
+			continue // it is out of range, or elsewhere
 		}
 		if err != nil {
 			return dst, err
@@ -50,7 +49,7 @@ func (c *Chain) Read(dst []byte, offset int64, maxBytes int, upTo int64) ([]byte
 	}
 }
 
-// changed says that a Restart cut or removed the segment while it was read.
+// changed says that a Drop or Restart removed the segment, or a Restart cut it, while it was read.
 func (c *Chain) changed(seg *segment, size int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,6 +72,7 @@ type walker struct {
 	last   int64 // its last offset by the index, -1 unknown
 	beyond bool  // a batch was seen that ends at or beyond limit
 	strict bool  // check batches to be skipped, too, not only the wanted
+	cause  error // why some bytes couldn't be read
 }
 
 // locate finds the segment for a read and where to begin in it. It does no I/O.
@@ -88,7 +88,7 @@ func (c *Chain) locate(offset, upTo int64) (w walker, err error) {
 	i := c.findLocked(offset)
 	s := c.segments[i]
 	w = walker{offset: offset, nextBase: c.limitLocked(i), size: s.size, maxBatch: c.o.MaxBatchBytes, at: place{seg: s}, expect: s.base, last: -1}
-	w.limit = min(upTo, w.nextBase)
+	w.limit = min(upTo, w.nextBase, c.next)
 	if offset == s.base {
 		return w, nil
 	}
@@ -124,9 +124,32 @@ func (c *Chain) readSegment(dst []byte, w *walker) ([]byte, error) {
 	h := c.handles.acquire(w.at.seg)
 	defer c.handles.release(h)
 	f, err := h.logFile(c.o.FS)
-	if err != nil {
-		return dst, fmt.Errorf("read segment: %w", err)
+	if err == nil {
+		dst, err = c.readFile(dst, w, h, f)
 	}
+	if err != nil {
+		err = c.readError(w, err)
+	}
+	return dst, err
+}
+
+// readError makes damage of what the disk doesn't give: nothing behind it in the segment could be found either.
+func (c *Chain) readError(w *walker, err error) error {
+	if bad := (*DamageError)(nil); errors.As(err, &bad) {
+		return err
+	}
+	if !unreadable(err) {
+		return fmt.Errorf("read segment: %w", err)
+	}
+	bad := &DamageError{Path: w.at.seg.stem + logSuffix, Position: w.at.position, Offset: w.offset, Resume: w.nextBase, Err: err}
+	if bad.Resume == math.MaxInt64 {
+		bad.Resume = c.NextOffset()
+	}
+	return bad
+}
+
+// readFile is readSegment with the log open.
+func (c *Chain) readFile(dst []byte, w *walker, h *handle, f vfs.File) ([]byte, error) {
 	dst = slices.Grow(dst, minRead)
 	if w.entries > 0 {
 		c.seek(w, h, dst[len(dst):cap(dst)])
@@ -142,6 +165,7 @@ func (c *Chain) readSegment(dst []byte, w *walker) ([]byte, error) {
 			return out, err
 		}
 		misled = false
+		cause := w.cause
 		switch {
 		case hinted:
 			// The segment's beginning is surer than whatever led us here, and so is every CRC than the lengths by which
@@ -152,9 +176,12 @@ func (c *Chain) readSegment(dst []byte, w *walker) ([]byte, error) {
 			*w = begin
 			w.strict = true
 		case !c.stepOver(bad, w, f):
+			if cause != nil {
+				bad.Err = fmt.Errorf("%w: %w", cause, bad.Err)
+			}
 			return dst, bad
 		}
-		w.beyond = false
+		w.beyond, w.cause = false, nil
 	}
 }
 
@@ -185,8 +212,13 @@ func (c *Chain) walk(dst []byte, w *walker, f vfs.File) ([]byte, error) {
 		n := int(min(int64(want), w.size-w.at.position))
 		dst = slices.Grow(dst[:base], n)[:base+n]
 		got, err := f.ReadAt(dst[base:], w.at.position)
+		if unreadable(err) {
+			p := patient{f: f}
+			got, err = p.ReadAt(dst[base:], w.at.position)
+			w.cause = p.err
+		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			return dst[:base], fmt.Errorf("read segment: %w", err)
+			return dst[:base], err
 		}
 		if got < n {
 			w.size = w.at.position + int64(got) // shorter than it was: whatever is missing is damage
@@ -317,7 +349,7 @@ func (c *Chain) stepOver(bad *DamageError, w *walker, f vfs.File) bool {
 		end = c.NextOffset()
 	}
 	bad.Resume = end
-	s := scanner{f: f, size: w.size, maxBatch: w.maxBatch, position: bad.Position, expect: bad.Offset + 1}
+	s := scanner{f: &patient{f: f}, size: w.size, maxBatch: w.maxBatch, position: bad.Position, expect: bad.Offset + 1}
 	ok, err := s.resync(end)
 	if err != nil || !ok {
 		bad.Offset = max(bad.Offset, w.offset)

@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/sluicemq/sluice/internal/vfs"
@@ -16,9 +17,10 @@ const newSuffix = ".new"
 func (c *Chain) remakeSuspect() {
 	c.mu.Lock()
 	var seg *segment
+	limit := int64(math.MaxInt64)
 	for i, s := range c.segments {
-		if i+1 < len(c.segments) && s.suspect.Load() {
-			seg = s
+		if s != c.writing && s.suspect.Load() && !s.hopeless {
+			seg, limit = s, c.limitLocked(i)
 			break
 		}
 	}
@@ -34,14 +36,23 @@ func (c *Chain) remakeSuspect() {
 		}
 	}
 	c.writeMu.Unlock()
-	if seg != nil && c.remakeIndexes(seg) == nil {
+	if seg == nil {
+		return
+	}
+	err := c.remakeIndexes(seg, limit)
+	if err == nil {
 		seg.suspect.Store(false)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seg.hopeless = unreadable(err)
 }
 
 // remakeIndexes makes both indexes of a closed and synced segment anew from its log: as new files, synced, that then take
 // the place of the old ones.
-func (c *Chain) remakeIndexes(seg *segment) error {
+//
+// Batches that end at limit or beyond were superseded by the next segment.
+func (c *Chain) remakeIndexes(seg *segment, limit int64) error {
 	c.mu.Lock()
 	size := seg.size
 	c.mu.Unlock()
@@ -51,7 +62,7 @@ func (c *Chain) remakeIndexes(seg *segment) error {
 	}
 	defer log.Close()
 	x := newIndexer(c.o.IndexIntervalBytes)
-	entries, err := scanAll(&scanner{f: log, size: size, maxBatch: c.o.MaxBatchBytes, expect: seg.base}, &x)
+	entries, err := scanAll(&scanner{f: log, size: size, maxBatch: c.o.MaxBatchBytes, expect: seg.base}, limit, &x)
 	if err != nil {
 		return fmt.Errorf("index segment: %w", err)
 	}
@@ -66,6 +77,7 @@ func (c *Chain) remakeIndexes(seg *segment) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	seg.entries, seg.timeBytes = int64(len(index)/indexEntryBytes), int64(len(times))
+	seg.maxTime = x.maxTime
 	return nil
 }
 

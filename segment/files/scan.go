@@ -11,8 +11,10 @@ import (
 	"github.com/sluicemq/sluice/segment/record"
 )
 
-// scanChunk is how much a scan reads at once.
-const scanChunk = 256 << 10
+const (
+	scanChunk = 256 << 10 // how much a scan reads at once
+	lookChunk = 16 << 10  // and a look at an index interval
+)
 
 // errTorn says that a file ends inside a batch.
 var errTorn = errors.New("file ends inside a record batch")
@@ -26,12 +28,13 @@ const (
 
 // scanner walks the batches of a log file in order and checks each of them wholly.
 type scanner struct {
-	f        io.ReaderAt
-	size     int64 // bytes of f to look at
-	maxBatch int   // larger lengths are damage
-	position int64 // of the next batch
-	expect   int64 // its base offset
+	f        io.ReaderAt // a *patient where what can't be read is to be stepped over
+	size     int64       // bytes of f to look at
+	maxBatch int         // larger lengths are damage
+	position int64       // of the next batch
+	expect   int64       // its base offset
 
+	chunk int64  // how much to read at once; 0: scanChunk
 	buf   []byte // bytes of f from bufAt on
 	bufAt int64
 }
@@ -100,10 +103,14 @@ func corrupt(head []byte, format string, args ...any) error {
 // bytes returns n bytes at position out of the buffer, reading on as needed; fewer only if the file has become shorter.
 func (s *scanner) bytes(position, n int64) ([]byte, error) {
 	if position < s.bufAt || position+n > s.bufAt+int64(len(s.buf)) {
-		want := min(max(n, scanChunk), s.size-position)
+		chunk := s.chunk
+		if chunk == 0 {
+			chunk = scanChunk
+		}
+		want := min(max(n, chunk), s.size-position)
 		s.buf = slices.Grow(s.buf[:0], int(want))[:want]
 		s.bufAt = position
-		got, err := s.read(position)
+		got, err := s.f.ReadAt(s.buf, position)
 		s.buf = s.buf[:got]
 		if err != nil && !errors.Is(err, io.EOF) {
 			s.buf = s.buf[:0]
@@ -112,16 +119,6 @@ func (s *scanner) bytes(position, n int64) ([]byte, error) {
 	}
 	p := s.buf[position-s.bufAt:]
 	return p[:min(n, int64(len(p)))], nil
-}
-
-// read fills the buffer. It tries again: a scan's verdict on what can't be read is for ever.
-func (s *scanner) read(position int64) (got int, err error) {
-	for range 3 {
-		if got, err = s.f.ReadAt(s.buf, position); err == nil || errors.Is(err, io.EOF) {
-			break
-		}
-	}
-	return got, err
 }
 
 // resync steps over the damage at s.position to the first valid batch whose offsets lie between s.expect and limit, and

@@ -12,7 +12,7 @@ import (
 
 // syncJob is one segment's part of a Sync.
 type syncJob struct {
-	w                *writer
+	h                *handle // nil when there is nothing to do
 	log, index, time bool
 }
 
@@ -22,6 +22,7 @@ type syncJob struct {
 func (c *Chain) Sync() error {
 	c.syncMu.Lock()
 	defer c.syncMu.Unlock()
+	c.removeDropped(true)
 	c.remakeSuspect()
 	jobs, closed, upTo, at, err := c.prepareSync()
 	if err != nil {
@@ -46,6 +47,9 @@ func (c *Chain) Sync() error {
 	c.mu.Unlock()
 	for _, w := range done {
 		c.handles.unpin(w.h)
+	}
+	if err == nil {
+		c.restLocked()
 	}
 	return err
 }
@@ -75,16 +79,19 @@ func (c *Chain) prepareSync() (jobs []syncJob, closed int, upTo int64, at place,
 }
 
 func (w *writer) takeDirty() syncJob {
-	j := syncJob{w, w.logDirty, w.indexDirty, w.timeDirty}
+	j := syncJob{w.h, w.logDirty, w.indexDirty, w.timeDirty}
 	w.logDirty, w.indexDirty, w.timeDirty = false, false, false
 	return j
 }
 
 func (j syncJob) run() error {
+	if j.h == nil {
+		return nil
+	}
 	for _, f := range []struct {
 		file  vfs.File
 		dirty bool
-	}{{j.w.h.log, j.log}, {j.w.h.index, j.index}, {j.w.h.time, j.time}} {
+	}{{j.h.log, j.log}, {j.h.index, j.index}, {j.h.time, j.time}} {
 		if !f.dirty {
 			continue
 		}
@@ -146,7 +153,8 @@ func (c *Chain) Restart() error {
 	if err != nil {
 		return fmt.Errorf("restart: %w", err)
 	}
-	c.active, c.dirDirty, c.syncedAt = w, true, place{w.seg, 0}
+	c.setActiveLocked(w)
+	c.dirDirty, c.syncedAt = true, place{w.seg, 0}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.segments = append(c.segments, w.seg)
@@ -163,7 +171,8 @@ func (c *Chain) forgetUnsyncedLocked() place {
 	if c.active != nil {
 		c.handles.unpin(c.active.h)
 	}
-	c.unsynced, c.active = nil, nil
+	c.unsynced = nil
+	c.setActiveLocked(nil)
 	at := c.syncedAt
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,6 +190,7 @@ func (c *Chain) forgetUnsyncedLocked() place {
 	}
 	at.seg.size = at.position
 	at.seg.pending = nil
+	at.seg.minTime, at.seg.maxTime = unknownTime, unknownTime
 	return at
 }
 
@@ -202,7 +212,7 @@ func (c *Chain) cutBackLocked(at place) {
 	truncate(c.o.FS, at.seg.stem+logSuffix, at.position)
 	h := &handle{seg: at.seg}
 	defer h.close()
-	if h.openForWriting(c.o.FS) != nil {
+	if h.openForWriting(c.o.FS, 0) != nil {
 		return
 	}
 	x := indexFile{h.index, at.seg.base, make([]byte, timeEntryBytes)}

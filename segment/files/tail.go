@@ -4,12 +4,15 @@ import (
 	"errors"
 	"io"
 	"math"
+
+	"github.com/sluicemq/sluice/segment/record"
 )
 
 // tail is how far a segment is good.
 type tail struct {
 	path     string
 	fileSize int64
+	log      *patient // what s reads
 	s        *scanner // stands behind the last good batch
 	bad      error    // what is wrong with the next bytes; nil where the file just ends
 	overlaps bool     // the next batch reaches into the next segment
@@ -42,7 +45,7 @@ func (r *recoverer) scanTail(w *writer, t *tail, limit int64) {
 		if err == io.EOF {
 			break
 		}
-		t.bad = err
+		t.bad = t.log.cause(err)
 		if !r.stepOver(t, limit) {
 			break
 		}
@@ -72,8 +75,9 @@ func (r *recoverer) stepOver(t *tail, limit int64) bool {
 // entries for later ones, which the scan makes anew. If the indexes don't agree with the log the scan begins at the
 // segment's beginning.
 func (r *recoverer) startTail(w *writer, info SegmentInfo) *tail {
-	begin := scanner{f: w.h.log, size: info.Bytes, maxBatch: r.c.o.MaxBatchBytes, expect: w.seg.base}
-	t := &tail{path: info.Path, fileSize: info.Bytes, s: &begin}
+	log := &patient{f: w.h.log}
+	begin := scanner{f: log, size: info.Bytes, maxBatch: r.c.o.MaxBatchBytes, expect: w.seg.base}
+	t := &tail{path: info.Path, fileSize: info.Bytes, log: log, s: &begin}
 	keep, right := kept{}, true
 	if r.end > w.seg.base {
 		start := begin
@@ -84,6 +88,7 @@ func (r *recoverer) startTail(w *writer, info SegmentInfo) *tail {
 	}
 	if info.Bytes > 0 && (!right || info.IndexBytes != w.seg.entries*indexEntryBytes || info.TimeIndexBytes%timeEntryBytes != 0) {
 		r.report.RebuiltIndexes = append(r.report.RebuiltIndexes, info.Path)
+		r.mended = true
 	}
 	// If they can't be cut they are overwritten from there on; what stays behind the end is checked like any entry.
 	w.seg.entries, w.seg.timeBytes = keep.entries, keep.times*timeEntryBytes
@@ -116,29 +121,37 @@ func (w *writer) checkIndexes(s *scanner, offset int64) (k kept, right bool) {
 	if err != nil || !x.increasing(j+1, timeEntryBytes) {
 		return kept{}, false
 	}
-	if j >= 0 && !w.confirmTime(x, *s, maxTime, at) {
+	v := view{
+		seg: w.seg, next: math.MaxInt64, size: s.size, entries: i + 1, maxBatch: s.maxBatch,
+		log: s.f, index: w.h.index, time: w.h.time,
+	}
+	t := v.scanner()
+	if j >= 0 {
+		var right bool
+		if t, right = v.confirmTime(maxTime, at); !right {
+			return kept{}, false
+		}
+	}
+	if !t.noneLater(maxTime, last) {
 		return kept{}, false
 	}
 	return kept{i + 1, j + 1, maxTime, at}, true
 }
 
-// confirmTime checks a time entry: the batch that ends at the offset has that timestamp.
-func (w *writer) confirmTime(x indexFile, s scanner, maxTime, at int64) bool {
-	x.r = w.h.index
-	i, last, position, err := x.search(w.seg.entries, at)
-	if err != nil {
-		return false
-	}
-	s.buf, s.position, s.expect = nil, 0, w.seg.base
-	if i >= 0 && !s.confirm(last, position) {
-		return false
-	}
-	for {
+// noneLater looks for a timestamp beyond maxTime in the batches from s on up to the one that ends at last, which shows
+// that the end of a time index is missing. Unless the clock went back there they are those of one index interval. If it
+// did it is enough to look at the first of them.
+func (s scanner) noneLater(maxTime, last int64) bool {
+	for end := s.position + scanChunk; s.position < end; {
 		b, err := s.next()
-		if err != nil || b.LastOffset() >= at {
-			return err == nil && b.LastOffset() == at && b.MaxTimestamp() == maxTime
+		if err != nil || b.MaxTimestamp() > maxTime {
+			return false
+		}
+		if b.LastOffset() >= last {
+			break
 		}
 	}
+	return true
 }
 
 // confirm moves s to the batch at position if it is a valid one that ends at last.
@@ -151,32 +164,16 @@ func (s *scanner) confirm(last, position int64) bool {
 	return true
 }
 
-// scanAll feeds x with all good batches of a closed segment and returns its index entries.
-func scanAll(s *scanner, x *indexer) ([]entry, error) {
-	var entries []entry
-	for {
-		at := s.position
-		b, err := s.next()
-		if err == nil {
-			if e, ok := x.add(b, at); ok {
-				entries = append(entries, e)
-			}
-			continue
+// scanAll feeds x with all good batches of a closed segment that end below limit, and returns its index entries.
+func scanAll(s *scanner, limit int64, x *indexer) (entries []entry, err error) {
+	err = s.each(limit, func(b record.Batch, at int64) bool {
+		if e, ok := x.add(b, at); ok {
+			entries = append(entries, e)
 		}
-		if err == io.EOF {
-			break
-		}
-		if err := readError(err); err != nil {
-			return nil, err
-		}
-		if ok, err := s.resync(math.MaxInt64); err != nil {
-			return nil, err
-		} else if !ok {
-			break
-		}
-	}
+		return true
+	})
 	if e, ok := x.final(); ok {
 		entries = append(entries, e)
 	}
-	return entries, nil
+	return entries, err
 }

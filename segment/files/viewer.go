@@ -18,6 +18,7 @@ type Viewer struct {
 	fs       vfs.FS
 	dir      string
 	segments []SegmentInfo
+	since    int64 // ms; segments that are older by their time index may be skipped
 }
 
 // Place is where a batch stands.
@@ -33,11 +34,30 @@ func OpenReadOnly(fsys vfs.FS, dir string) (*Viewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Viewer{fs: fsys, dir: dir, segments: list}, nil
+	return &Viewer{fs: fsys, dir: dir, segments: list, since: math.MinInt64}, nil
 }
 
 // Segments are those that were there when the viewer was opened.
 func (v *Viewer) Segments() []SegmentInfo { return v.segments }
+
+// SkipOlder lets Batches leave out segments that hold nothing from ms on. Their time indexes say so, if they are sound.
+func (v *Viewer) SkipOlder(ms int64) { v.since = ms }
+
+// older says whether a closed segment's time index ends before the wanted time.
+func (v *Viewer) older(seg SegmentInfo) bool {
+	n := seg.TimeIndexBytes / timeEntryBytes
+	if v.since == math.MinInt64 || n <= 0 || seg.TimeIndexBytes%timeEntryBytes != 0 {
+		return false
+	}
+	f, err := v.fs.OpenFile(stem(v.dir, seg.Base)+timeSuffix, os.O_RDONLY, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	x := indexFile{f, seg.Base, make([]byte, timeEntryBytes)}
+	last, _, err := x.timeEntry(n - 1)
+	return err == nil && last < v.since && x.increasing(n, timeEntryBytes)
+}
 
 // Batches calls fn with each batch from the one that holds offset from, in order, each checked; b is valid during
 // the call only. What a broker appends meanwhile may be seen; the end is where the last file ends, inside a batch or
@@ -50,7 +70,7 @@ func (v *Viewer) Batches(from int64, fn func(b record.Batch, at Place) error) er
 		if i+1 < len(v.segments) {
 			limit = v.segments[i+1].Base
 		}
-		if limit <= from {
+		if limit <= from || limit != math.MaxInt64 && v.older(seg) {
 			continue
 		}
 		if err := v.segment(seg, limit, from, fn); err != nil {
@@ -73,7 +93,8 @@ func (v *Viewer) segment(seg SegmentInfo, limit, from int64, fn func(record.Batc
 	if err != nil {
 		return fmt.Errorf("view segment: %w", err)
 	}
-	s := scanner{f: f, size: size, maxBatch: record.MaxBatchBytes, expect: seg.Base}
+	p := &patient{f: f}
+	s := scanner{f: p, size: size, maxBatch: record.MaxBatchBytes, expect: seg.Base}
 	for {
 		at := Place{seg.Path, s.position}
 		b, err := s.next()
@@ -90,7 +111,7 @@ func (v *Viewer) segment(seg SegmentInfo, limit, from int64, fn func(record.Batc
 		case readError(err) != nil:
 			return fmt.Errorf("view segment: %w", err)
 		default:
-			if bad, err := s.viewDamage(seg, limit, err); bad == nil || err != nil {
+			if bad, err := s.viewDamage(seg, limit, p.cause(err)); bad == nil || err != nil {
 				return err
 			} else if bad.Resume > from {
 				bad.Offset = max(bad.Offset, from)
@@ -110,7 +131,7 @@ func (s *scanner) viewDamage(seg SegmentInfo, limit int64, cause error) (*Damage
 		return nil, fmt.Errorf("view segment: %w", err)
 	case ok:
 		bad.Resume = s.expect
-	case limit == math.MaxInt64 && cause == errTorn:
+	case limit == math.MaxInt64 && errors.Is(cause, errTorn) && !unreadable(cause):
 		return nil, nil
 	}
 	return bad, nil

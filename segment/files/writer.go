@@ -19,7 +19,7 @@ const filePerm = 0o640
 // writer is a segment open for writing. All fields belong to Chain.writeMu.
 type writer struct {
 	seg   *segment
-	h     *handle // pinned; all three files open
+	h     *handle // pinned, all three files open; nil while there is nothing to write or sync
 	index indexer
 	size  int64 // of the log; segment.size follows it
 
@@ -54,9 +54,9 @@ func (w *writer) append(b record.Batch) error {
 // createSegment makes the three files of a new segment. They are durable only after a sync of the directory.
 // A log file of that name may be there only if it is empty: what a failed earlier attempt left.
 func (c *Chain) createSegment(base int64) (*writer, error) {
-	seg := &segment{base: base, stem: stem(c.o.Dir, base)}
+	seg := c.newSegment(base)
 	h := &handle{seg: seg}
-	err := h.openForWriting(c.o.FS)
+	err := h.openForWriting(c.o.FS, os.O_CREATE)
 	if err == nil {
 		var size int64
 		if size, err = h.log.Size(); err == nil && size > 0 {
@@ -74,16 +74,52 @@ func (c *Chain) createSegment(base int64) (*writer, error) {
 	return &writer{seg: seg, h: h, index: newIndexer(c.o.IndexIntervalBytes)}, nil
 }
 
-func (h *handle) openForWriting(fsys vfs.FS) (err error) {
-	const flags = os.O_RDWR | os.O_CREATE
-	if h.log, err = fsys.OpenFile(h.seg.stem+logSuffix, flags, filePerm); err != nil {
+// openForWriting opens all three files. create is os.O_CREATE or 0, for the log.
+func (h *handle) openForWriting(fsys vfs.FS, create int) (err error) {
+	if h.log, err = openFile(fsys, h.seg.stem+logSuffix, os.O_RDWR|create); err != nil {
 		return err
 	}
-	if h.index, err = fsys.OpenFile(h.seg.stem+indexSuffix, flags, filePerm); err != nil {
+	if h.index, err = openIndex(fsys, h.seg.stem+indexSuffix, os.O_RDWR|os.O_CREATE); err != nil {
 		return err
 	}
-	h.time, err = fsys.OpenFile(h.seg.stem+timeSuffix, flags, filePerm)
+	h.time, err = openIndex(fsys, h.seg.stem+timeSuffix, os.O_RDWR|os.O_CREATE)
 	return err
+}
+
+// wakeLocked opens the files of the active segment again after restLocked. An error leaves all as it was.
+func (c *Chain) wakeLocked() error {
+	w := c.active
+	if w == nil || w.h != nil {
+		return nil
+	}
+	h := &handle{seg: w.seg}
+	if err := h.openForWriting(c.o.FS, 0); err != nil {
+		h.close()
+		return fmt.Errorf("open segment for writing: %w", err)
+	}
+	c.handles.pin(h)
+	w.h = h
+	return nil
+}
+
+// restLocked closes the files of the active segment until something is written to it: only those of busy partitions
+// are open. Nothing may be left to be written or synced, so there is no error that a closed file could take with it.
+func (c *Chain) restLocked() {
+	w := c.active
+	if w == nil || w.h == nil || w.logDirty || w.indexDirty || w.timeDirty || len(w.seg.pending) > 0 {
+		return
+	}
+	c.handles.unpin(w.h)
+	w.h = nil
+}
+
+// openIndex begins a new file where the old one can't be opened.
+func openIndex(fsys vfs.FS, name string, flags int) (vfs.File, error) {
+	f, err := openFile(fsys, name, flags)
+	if unreadable(err) && fsys.Remove(name) == nil {
+		f, err = openFile(fsys, name, flags)
+	}
+	return f, err
 }
 
 // flushIndexLocked writes the pending index entries. When it fails they are still pending: they go to the same place again.
@@ -111,4 +147,13 @@ func (c *Chain) flushIndexLocked(w *writer) error {
 	w.seg.timeBytes += int64(len(times))
 	w.seg.pending = nil
 	return nil
+}
+
+// giveIndexUpLocked closes indexes that couldn't be written: a later Sync makes them anew from the log.
+func (c *Chain) giveIndexUpLocked(w *writer) {
+	w.seg.suspect.Store(true)
+	w.indexDirty, w.timeDirty = false, false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.seg.pending = nil
 }

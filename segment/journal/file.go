@@ -100,6 +100,8 @@ type file struct {
 	failed  error  // a write or sync failed: never written again, removed when it is not needed any more
 	lastLSN uint64 // of the last valid frame
 	end     int64  // where the next frame goes
+	begin   int64  // where the first frame is
+	note    string // what is odd about its content since Open; immutable
 }
 
 // free says whether the file can be put to use. Journal.mu is held.
@@ -128,7 +130,7 @@ func openFiles(fsys vfs.FS, dir string, write bool) (files []*file, bad []Damage
 			files = append(files, f)
 		case errors.Is(err, fs.ErrNotExist): // removed since, by the broker that owns the directory
 		case isDamage(err):
-			bad = append(bad, Damage{File: path, Cause: err.Error()})
+			bad = append(bad, Damage{File: path, Cause: "can't be read: " + err.Error()})
 		default:
 			closeFiles(files)
 			return nil, nil, err
@@ -162,7 +164,7 @@ func openFile(fs vfs.FS, path string, write bool) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &file{f: vf, end: framesAt}
+	f := &file{f: vf, begin: framesAt, end: framesAt}
 	b := make([]byte, framesAt)
 	n, readErr := vf.ReadAt(b, 0)
 	f.header, f.used, err = parseHeader(b[:n], path)
@@ -178,22 +180,6 @@ func openFile(fs vfs.FS, path string, write bool) (*file, error) {
 		return nil, readErr // it may have held frames, and is no place for new ones
 	}
 	return f, nil
-}
-
-// adopt gives a file whose header is damaged the one that its first frame tells of. A file that was being recycled
-// when the power failed looks the same, but all its frames are covered by checkpoints then and replay passes them over.
-func (f *file) adopt() {
-	size, err := f.f.Size()
-	if err != nil {
-		return
-	}
-	var buf []byte
-	h, err := readFrame(f.f, framesAt, min(size, 1<<30), &buf)
-	if err != nil {
-		return
-	}
-	f.header = header{epoch: h.epoch, firstLSN: h.lsn, prevLSN: h.lsn - 1, size: size}
-	f.used = true
 }
 
 // createFile makes a new file of zeros. Writing them once makes the later overwrites cost one flush and no metadata;
@@ -217,7 +203,7 @@ func createFile(fs vfs.FS, dir string, size int64) (*file, error) {
 		fs.Remove(path)
 		return nil, err
 	}
-	return &file{f: vf, end: framesAt}, nil
+	return &file{f: vf, begin: framesAt, end: framesAt}, nil
 }
 
 func unusedName(fs vfs.FS, dir string) (string, error) {

@@ -59,6 +59,8 @@ const (
 // Entry is one change of a commit group. Its slices alias the frame that it was read from.
 type Entry struct {
 	Kind Kind
+	// Salvaged says that the frame is damaged: this is a batch that nothing but its own checksum vouches for.
+	Salvaged bool
 
 	// of a batch
 	Topic     []byte

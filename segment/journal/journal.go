@@ -146,15 +146,30 @@ func (j *Journal) use(keep int, prevLSN uint64) error {
 	j.mu.Lock()
 	j.written += framesAt
 	if err != nil {
-		j.nextLSN++ // the header may be on flash: the next file must come after it
 		j.files = slices.DeleteFunc(j.files, func(g *file) bool { return g == f })
 		j.mu.Unlock()
-		j.remove(f)
-		return fmt.Errorf("journal: start %s: %w", f.f.Name(), err)
+		err = fmt.Errorf("journal: start %s: %w", f.f.Name(), err)
+		j.giveUp(f, err)
+		return err
 	}
 	f.lastLSN, j.current = prevLSN, f
 	j.mu.Unlock()
 	return nil
+}
+
+// giveUp removes a file that could not be started. Its header may be on flash all the same and void what comes behind its
+// first LSN in the file before. So that one goes on only if the file is gone for sure; else what follows begins another,
+// with a later LSN.
+func (j *Journal) giveUp(f *file, cause error) {
+	gone := j.remove(f) == nil && j.o.FS.SyncDir(j.o.Dir) == nil
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if c := j.current; c == nil || c.failed != nil || !gone {
+		j.nextLSN++
+		if c != nil && c.failed == nil {
+			c.failed = cause
+		}
+	}
 }
 
 // reserve takes a free file if more than keep are free. It is in use from then on, with frames that nothing covers, so
@@ -167,7 +182,7 @@ func (j *Journal) reserve(keep int, prevLSN uint64) (*file, header) {
 	}
 	f := j.files[slices.IndexFunc(j.files, (*file).free)]
 	h := header{epoch: newEpoch(), firstLSN: j.nextLSN, prevLSN: prevLSN, size: j.o.FileBytes, covered: j.covered}
-	f.header, f.used, f.end, f.lastLSN = h, true, framesAt, math.MaxUint64
+	f.header, f.used, f.begin, f.end, f.lastLSN = h, true, framesAt, framesAt, math.MaxUint64
 	return f, h
 }
 
@@ -218,13 +233,12 @@ func (j *Journal) Append(f *Frame) (lsn uint64, err error) {
 	return lsn, nil
 }
 
-// Roll goes on in another file and leaves the spare alone. It returns the last LSN before the roll. A file that holds no
-// frame yet is as good as another one, and stays: of two uses that begin with the same LSN, a replay could not tell which
-// is the later one, and would take the frames of that one for void.
+// Roll goes on in another file and leaves the spare alone, unless the one in hand holds no frame yet: two that begin at
+// one LSN could not be put in order. It returns the last LSN before the file that is then in hand.
 func (j *Journal) Roll() (cut uint64, err error) {
 	j.mu.Lock()
 	cut = j.lastLSN
-	fresh := j.current.end == framesAt && j.current.failed == nil
+	fresh := j.current != nil && j.current.failed == nil && j.current.header.firstLSN == j.nextLSN
 	j.mu.Unlock()
 	if fresh {
 		return cut, nil
@@ -241,6 +255,13 @@ func (j *Journal) LastLSN() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.lastLSN
+}
+
+// Follows says whether the file in hand was begun right behind lsn.
+func (j *Journal) Follows(lsn uint64) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.current != nil && j.current.header.prevLSN == lsn
 }
 
 // Release frees the files whose frames are all at or below covered, an LSN up to which both state files hold
@@ -268,11 +289,13 @@ func (j *Journal) Release(covered uint64) {
 }
 
 // remove closes and deletes a file that is in Journal.files no more.
-func (j *Journal) remove(f *file) {
+func (j *Journal) remove(f *file) error {
 	f.f.Close()
-	if err := j.o.FS.Remove(f.f.Name()); err != nil {
+	err := j.o.FS.Remove(f.f.Name())
+	if err != nil {
 		j.o.Logger.Warn("journal: can't remove a file that is not needed any more", "file", f.f.Name(), "error", err)
 	}
+	return err
 }
 
 // Bytes is what the journal takes on disk now, and what it has written in this process life.

@@ -39,6 +39,10 @@ func start(t *testing.T, fs vfs.FS, dir string, after uint64) (*Journal, []strin
 func replayed(t *testing.T, j *Journal, after uint64) (got []string, r Report) {
 	t.Helper()
 	r, err := j.Replay(after, func(lsn uint64, e *Entry) error {
+		if e.Salvaged {
+			got = append(got, fmt.Sprintf("%d~%s-%d:%s", lsn, e.Topic, e.Partition, e.Batch))
+			return nil
+		}
 		switch e.Kind {
 		case KindBatch:
 			got = append(got, fmt.Sprintf("%d:%s-%d:%s", lsn, e.Topic, e.Partition, e.Batch))
@@ -183,14 +187,24 @@ func TestDamage(t *testing.T) {
 		{"last frame torn", func(t *testing.T, p string) { patch(t, p, frame3+40, []byte("x")) }, all[:2], true, nil},
 		{"last frame lost", func(t *testing.T, p string) { patch(t, p, frame3, make([]byte, blockBytes)) }, all[:2], false, nil},
 		{"frame in the middle flipped", func(t *testing.T, p string) { patch(t, p, frame2+40, []byte("x")) },
-			[]string{all[0], all[2]}, false, []Damage{{FromByte: frame2, ToByte: frame3, FromLSN: 2, ToLSN: 2}}},
+			[]string{all[0], "2~topic-30723:two", all[2]}, false, []Damage{{FromByte: frame2, ToByte: frame3, FromLSN: 2, ToLSN: 2}}},
+		{"frame in the middle with a bad LSN", func(t *testing.T, p string) { patch(t, p, frame2+15, []byte{6}) },
+			[]string{all[0], "2~topic-3:two", all[2]}, false, []Damage{{FromByte: frame2, ToByte: frame3, FromLSN: 2, ToLSN: 2}}},
+		{"both header copies and the first frame", func(t *testing.T, p string) {
+			patch(t, p, 0, make([]byte, framesAt))
+			patch(t, p, frame1+40, []byte("x"))
+		},
+			append([]string{"1~topic-30723:one"}, all[1:]...), false, []Damage{{FromLSN: 1, ToLSN: 1}}},
+		{"magic of the last frame", func(t *testing.T, p string) { patch(t, p, frame3, []byte{0x52}) }, all[:2], true, nil},
+		{"LSN of the last frame", func(t *testing.T, p string) { patch(t, p, frame3+15, []byte{2}) }, all[:2], true, nil},
 		{"two frames zeroed", func(t *testing.T, p string) { patch(t, p, frame1, make([]byte, 2*blockBytes)) },
 			all[2:], false, []Damage{{FromByte: frame1, ToByte: frame3, FromLSN: 1, ToLSN: 2}}},
 		{"first header copy", func(t *testing.T, p string) { patch(t, p, 0, make([]byte, blockBytes)) }, all, false, nil},
 		{"second header copy", func(t *testing.T, p string) { patch(t, p, blockBytes, make([]byte, blockBytes)) }, all, false, nil},
 		{"both header copies", func(t *testing.T, p string) { patch(t, p, 0, make([]byte, framesAt)) }, all, false, nil},
 		{"length beyond the file", func(t *testing.T, p string) { patch(t, p, frame3+24, []byte{0xff, 0xff, 0xff, 0xff}) }, all[:2], true, nil},
-		{"file cut in the last frame", func(t *testing.T, p string) { os.Truncate(p, frame3+20) }, all[:2], false, nil},
+		{"file cut in the last frame", func(t *testing.T, p string) { os.Truncate(p, frame3+20) }, all[:2], false, []Damage{{FromByte: frame3 + 20, ToByte: testFileBytes,
+			Cause: "is cut short, at byte 16404 of 65536: frames from 3 on, if there were any, are lost"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -204,7 +218,9 @@ func TestDamage(t *testing.T) {
 			j2, got, r := start(t, vfs.OS, dir, 0)
 			want(t, got, c.want...)
 			for i := range c.damages {
-				c.damages[i].File = path
+				if c.damages[i].ToByte > 0 {
+					c.damages[i].File = path
+				}
 			}
 			if r.Torn != c.torn || !slices.Equal(r.Damages, c.damages) {
 				t.Fatalf("report %+v, want torn %v, damages %v", r, c.torn, c.damages)

@@ -270,3 +270,70 @@ func TestReplayDirSeesFilesOfOneMoment(t *testing.T) {
 		t.Fatalf("frames %v, report %+v, %v", lsns, r, err)
 	}
 }
+
+// A checkpoint by time while nothing is written begins no second file at the same LSN: nothing would tell at recovery which
+// of them goes on.
+func TestRollOfAnEmptyFile(t *testing.T) {
+	dir := t.TempDir()
+	j, _, _ := start(t, vfs.OS, dir, 0)
+	appendText(t, j, "one")
+	for range 6 { // however their names are sorted
+		lsn := j.LastLSN()
+		for range 3 {
+			roll(t, j)
+			j.Release(lsn)
+		}
+		appendText(t, j, "more")
+		if got, r := replayed(t, open(t, vfs.OS, dir), lsn); len(got) != 1 || len(r.Damages) > 0 {
+			t.Fatalf("%q, %+v", got, r)
+		}
+	}
+}
+
+// A roll that fails leaves the file in hand as it is, if the new one is gone for sure. Else nothing may be added behind what
+// its header, which may be on flash, declares void.
+func TestRollThatFails(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fail []vfs.Op
+		void bool
+	}{
+		{"file removed", []vfs.Op{vfs.OpSync}, false},
+		{"file stays", []vfs.Op{vfs.OpSync, vfs.OpRemove}, true},
+		{"file may come back", []vfs.Op{vfs.OpSync, vfs.OpSyncDir}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			armed := false
+			fsys := &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, _ string) (int, error) {
+				if armed && slices.Contains(c.fail, op) {
+					return 0, syscall.EIO
+				}
+				return 0, nil
+			}}
+			j, _, _ := start(t, fsys, dir, 0)
+			appendText(t, j, "one")
+			armed = true
+			if _, err := j.Roll(); err == nil {
+				t.Fatal("the roll succeeded")
+			}
+			armed = false
+			var f Frame
+			f.AddBatch("topic", 7, 3, []byte("two"))
+			_, err := j.Append(&f)
+			if c.void != (err != nil) {
+				t.Fatalf("append: %v", err)
+			}
+			if c.void {
+				if err := j.Failover(); err != nil {
+					t.Fatal(err)
+				}
+				appendText(t, j, "two")
+			}
+			_, r := replayed(t, open(t, vfs.OS, dir), 0)
+			if r.Frames != 2 || len(r.Damages) > 0 {
+				t.Fatalf("%+v", r)
+			}
+		})
+	}
+}

@@ -19,12 +19,12 @@ type Damage struct {
 	FromByte       int64
 	ToByte         int64
 	FromLSN, ToLSN uint64 // of the frames that are lost, both inclusive
-	Cause          string // not empty: why File can't be read at all; what it held, if anything, is unknown
+	Cause          string // not empty: what is wrong with File; what is lost by that, if anything, is unknown
 }
 
 func (d Damage) String() string {
 	if d.Cause != "" {
-		return fmt.Sprintf("%s can't be read: %s", d.File, d.Cause)
+		return fmt.Sprintf("%s %s", d.File, d.Cause)
 	}
 	if d.File == "" {
 		return fmt.Sprintf("journal frames %d to %d are missing", d.FromLSN, d.ToLSN)
@@ -36,9 +36,14 @@ func (d Damage) String() string {
 type Report struct {
 	LastLSN uint64 // of the last valid frame; the argument of Replay when there was none beyond it
 	Frames  int    // given to the callback
-	Files   int    // that were in use
 	Torn    bool   // the last file ends in a frame that was being written when the power failed
 	Damages []Damage
+	// Files is how many files are in use. FirstLSN is where the oldest of them begins, and the newest begins behind PrevLSN.
+	Files    int
+	FirstLSN uint64
+	PrevLSN  uint64
+	Cut      bool     // the last file is cut short: nobody knows whether frames are lost
+	Notes    []string // what is odd about files and loses nothing by itself
 }
 
 // Replay calls fn for each entry of each valid frame beyond the LSN after, in order. Frames that a later file's
@@ -48,14 +53,24 @@ type Report struct {
 func (j *Journal) Replay(after uint64, fn func(lsn uint64, e *Entry) error) (Report, error) {
 	j.mu.Lock()
 	var chain []*use
+	var notes []string
+	known := after
 	for _, f := range j.files {
 		if f.used {
-			chain = append(chain, &use{f.f, f.header, f, 0})
+			chain = append(chain, &use{f.f, f.header, f.begin, f, 0})
+		}
+		if f.used && after == 0 {
+			known = max(known, f.header.covered) // without a recovery point: those are not missing, they were recycled
+		}
+		if f.note != "" {
+			notes = append(notes, f.note)
 		}
 	}
+	recovering := j.current == nil
 	j.mu.Unlock()
-	r, err := replay(chain, after, fn)
+	r, err := replay(chain, &scanner{after: after, known: known, fn: fn, salvaging: recovering})
 	r.Damages = append(r.Damages, j.unreadable...)
+	r.Notes = notes
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err != nil || j.current != nil {
@@ -74,6 +89,7 @@ func (j *Journal) Replay(after uint64, fn func(lsn uint64, e *Entry) error) (Rep
 type use struct {
 	f      vfs.File
 	header header
+	begin  int64  // where its first frame is
 	file   *file  // only for Replay
 	last   uint64 // LSN of the last valid frame, found by replay
 }
@@ -91,11 +107,11 @@ func ReplayDir(fs vfs.FS, dir string, fn func(lsn uint64, e *Entry) error) (Repo
 	after := uint64(0)
 	for _, f := range files {
 		if f.used {
-			chain = append(chain, &use{f.f, f.header, f, 0})
+			chain = append(chain, &use{f.f, f.header, f.begin, f, 0})
 			after = max(after, f.header.covered)
 		}
 	}
-	r, err := replay(chain, after, fn)
+	r, err := replay(chain, &scanner{after: after, known: after, fn: fn})
 	r.Damages = append(r.Damages, bad...)
 	return r, err
 }
@@ -117,17 +133,18 @@ func openSteady(fs vfs.FS, dir string) (files []*file, bad []Damage, err error) 
 	return files, bad, nil
 }
 
-func replay(chain []*use, after uint64, fn func(uint64, *Entry) error) (r Report, err error) {
+func replay(chain []*use, s *scanner) (r Report, err error) {
 	slices.SortFunc(chain, func(a, b *use) int { return cmp.Compare(a.header.firstLSN, b.header.firstLSN) })
-	r.LastLSN, r.Files = after, len(chain)
-	s := scanner{after: after, fn: fn, report: &r}
+	r.LastLSN, r.Files = s.after, len(chain)
+	s.report = &r
 	if len(chain) > 0 {
-		s.missing("", 0, 0, after+1, chain[0].header.prevLSN)
+		r.FirstLSN, r.PrevLSN = chain[0].header.prevLSN+1, chain[len(chain)-1].header.prevLSN
+		s.missing("", 0, 0, s.known+1, chain[0].header.prevLSN)
 	}
 	for i, u := range chain {
 		s.limit = math.MaxUint64
 		if i+1 < len(chain) {
-			s.limit = chain[i+1].header.prevLSN
+			s.next, s.limit = chain[i+1], chain[i+1].header.prevLSN
 		}
 		if u.last, err = s.scan(u); err != nil {
 			return r, err
@@ -138,16 +155,20 @@ func replay(chain []*use, after uint64, fn func(uint64, *Entry) error) (r Report
 
 // scanner reads the frames of one file after the other.
 type scanner struct {
-	after  uint64 // frames up to here are known already
+	after  uint64 // frames up to here are not wanted
+	known  uint64 // frames up to here are not missing
 	limit  uint64 // the last LSN that is valid in the file in hand
+	next   *use   // the file behind it, if there is one
 	fn     func(uint64, *Entry) error
 	report *Report
 	buf    []byte
+
+	salvaging bool // hand on what can be made out of damaged frames, too
 }
 
 // missing reports the part of the frames from and to (inclusive) that is beyond what is known already.
 func (s *scanner) missing(name string, fromByte, toByte int64, from, to uint64) {
-	from = max(from, s.after+1)
+	from = max(from, s.known+1)
 	if from <= to {
 		s.report.Damages = append(s.report.Damages, Damage{File: name, FromByte: fromByte, ToByte: toByte, FromLSN: from, ToLSN: to})
 	}
@@ -156,7 +177,12 @@ func (s *scanner) missing(name string, fromByte, toByte int64, from, to uint64) 
 // scan reads one file and returns the LSN of its last valid frame.
 func (s *scanner) scan(f *use) (last uint64, err error) {
 	last = f.header.prevLSN
-	expected, at := f.header.firstLSN, int64(framesAt)
+	expected, at := f.header.firstLSN, f.begin
+	if at > framesAt {
+		if err := s.salvage(f, framesAt, at, last, last); err != nil {
+			return last, err
+		}
+	}
 	for {
 		h, ok := s.read(f, at, expected)
 		if !ok {
@@ -165,17 +191,27 @@ func (s *scanner) scan(f *use) (last uint64, err error) {
 			next, h, err = s.resync(f, at, expected) // from at on: the frame there may be good and only its LSN too high
 			if err != nil {
 				if s.limit == math.MaxUint64 {
-					s.report.Torn = torn(f, at, expected)
-				} else {
-					s.missing(f.f.Name(), at, f.header.size, expected, s.limit)
+					s.end(f, at, expected)
+					return last, nil
 				}
-				return last, nil
+				if n := s.next; n.begin > framesAt { // it is there that they were
+					s.missing(n.f.Name(), framesAt, n.begin, expected, s.limit)
+					return last, nil
+				}
+				s.missing(f.f.Name(), at, f.header.size, expected, s.limit)
+				return last, s.salvage(f, at, f.header.size, expected, s.limit)
 			}
 			// The frame may have been just being written: it is whole by now if another one follows.
 			if whole, ok := s.read(f, at, expected); ok {
 				h = whole
 			} else if h, ok = s.read(f, next, h.lsn); ok {
 				s.missing(f.f.Name(), at, next, expected, h.lsn-1)
+				if err := s.salvage(f, at, next, expected, h.lsn-1); err != nil {
+					return last, err
+				}
+				if h, ok = s.read(f, next, h.lsn); !ok { // into s.buf again
+					return last, nil
+				}
 				at = next
 			} else {
 				return last, nil // the file is being used again
@@ -212,14 +248,23 @@ func (s *scanner) give(f *use, at int64, h frameHeader) error {
 	return eachEntry(entries, h.entries, func(e *Entry) error { return s.fn(h.lsn, e) })
 }
 
-// torn says whether the block at at begins the frame that should be there: it was being written.
+// end judges what follows the last valid frame of the last file. A file has its size from the time before it was first
+// used, so one that is shorter has lost its end.
+func (s *scanner) end(f *use, at int64, expected uint64) {
+	s.report.Torn = expected > s.known && torn(f, at, expected)
+	if size, err := f.f.Size(); err == nil && size < f.header.size {
+		s.report.Cut = true
+		s.report.Damages = append(s.report.Damages, Damage{File: f.f.Name(), FromByte: size, ToByte: f.header.size,
+			Cause: fmt.Sprintf("is cut short, at byte %d of %d: frames from %d on, if there were any, are lost", size, f.header.size, expected)})
+	}
+}
+
+// torn says whether the block at at begins the frame that should be there: it was being written. Or it was whole, and is
+// damaged since: nothing tells these apart.
 func torn(f *use, at int64, expected uint64) bool {
 	var b [frameHeaderBytes]byte
-	if n, _ := f.f.ReadAt(b[:], at); n < len(b) {
-		return false
-	}
-	h, ok := parseFrameHeader(b[:])
-	return ok && h.lsn == expected && h.epoch == f.header.epoch
+	n, _ := f.f.ReadAt(b[:], at)
+	return n == len(b) && resembles(b[:], expected, f.header.epoch)
 }
 
 // resync looks for a valid frame behind a bad one. A single frame is in flight at any time, so one that follows a bad
@@ -244,7 +289,7 @@ func (s *scanner) resync(f *use, at int64, expected uint64) (int64, frameHeader,
 var errNoFrame = errors.New("no valid frame")
 
 // readFrame reads the frame at at into buf, header included, and checks it. It ends before byte end.
-func readFrame(f vfs.File, at, end int64, buf *[]byte) (frameHeader, error) {
+func readFrame(f io.ReaderAt, at, end int64, buf *[]byte) (frameHeader, error) {
 	b := grow(*buf, blockBytes)
 	n, err := f.ReadAt(b[:blockBytes], at)
 	if n < frameHeaderBytes {

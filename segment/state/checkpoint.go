@@ -102,7 +102,15 @@ func (s *Store) update(f, from *file, changes []Change, h head) error {
 
 // write runs a transaction. bbolt gives its locks back after a panic, except when that happens again as it rolls back.
 func (f *file) write(fn func(*bolt.Tx) error) error {
-	err := guard(func() error { return f.db.Update(fn) })
+	err := guard(func() error {
+		return f.db.Update(func(tx *bolt.Tx) error {
+			tx.OnCommit(func() {
+				s := tx.Stats()
+				f.written.Add(s.GetPageAlloc() + int64(f.db.Info().PageSize)) // and the meta page
+			})
+			return fn(tx)
+		})
+	})
 	if fault := (*faultError)(nil); errors.As(err, &fault) {
 		f.faulted = true
 	}
@@ -153,7 +161,7 @@ func (s *Store) remake(target int, from *file, changes []Change, h head) (*file,
 	if err != nil {
 		return nil, err
 	}
-	f := &file{path: path, db: db}
+	f := &file{path: path, db: db, written: &s.written}
 	err = s.fill(f, from, changes, h)
 	if err == nil {
 		err = os.Rename(path+newSuffix, path)

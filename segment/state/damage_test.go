@@ -111,6 +111,9 @@ func TestDamage(t *testing.T) {
 				if tc.aside != (len(r.SetAside) == 1) {
 					t.Errorf("%+v", r)
 				}
+				if tc.keeps && !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, "meta pages is damaged") }) {
+					t.Errorf("a bad meta page is passed over: %q", r.Notes)
+				}
 				for _, name := range r.SetAside {
 					if p, err := os.ReadFile(name); err != nil || !bytes.Equal(p, d[which]) {
 						t.Errorf("%s isn't the bad file: %v", name, err)
@@ -147,6 +150,20 @@ func TestDamage(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestOlderCheckpoint: a file that somebody put back is noticed.
+func TestOlderCheckpoint(t *testing.T) {
+	old, _ := files(t, 2)
+	for which := range names {
+		data, _ := files(t, 6)
+		data[which] = old[which]
+		s, r := open(t, write(t, data))
+		if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "not of the one before") {
+			t.Errorf("notes %q", r.Notes)
+		}
+		s.Close()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -26,13 +27,14 @@ import (
 //
 //	0   uint64  number of the checkpoint, one more than the one before it in the other file
 //	8   uint64  LSN
-//	16  uint8   flags: bit 0 clean
+//	16  uint8   flags: bit 0 clean, bit 1 followed
 //	17  uvarint number of partitions, and for each, by name:
 //	      uvarint length of the name, name, uvarint end offset
 const (
 	formatVersion = 1
 	headFixed     = 17
 	flagClean     = 1
+	flagFollowed  = 2
 	crcBytes      = 4
 	pageBytes     = 64 << 10
 	pageKeys      = 512
@@ -52,9 +54,10 @@ type opener func(name string, flag int, perm os.FileMode) (*os.File, error)
 
 // file is one of the two, open.
 type file struct {
-	path string
-	db   *bolt.DB
-	head head // under Store.mu
+	path    string
+	db      *bolt.DB
+	written *atomic.Int64 // Store.written
+	head    head          // under Store.mu
 	// suspect says that a write failed: what the file holds is unknown and is never added to. Under Store.work.
 	suspect bool
 	faulted bool // bbolt panicked within and may hold its own locks: it can't be closed. Under Store.work.
@@ -167,6 +170,9 @@ func (h head) encode() []byte {
 	if h.point.Clean {
 		flags |= flagClean
 	}
+	if h.point.Followed {
+		flags |= flagFollowed
+	}
 	b = append(b, flags)
 	b = binary.AppendUvarint(b, uint64(len(h.point.Ends)))
 	for _, name := range slices.Sorted(maps.Keys(h.point.Ends)) {
@@ -184,7 +190,7 @@ func decodeHead(b []byte) (head, error) {
 		return head{}, errHead
 	}
 	h := head{number: binary.BigEndian.Uint64(b)}
-	h.point = Point{LSN: binary.BigEndian.Uint64(b[8:]), Clean: b[16]&flagClean != 0, Ends: make(map[string]int64)}
+	h.point = Point{LSN: binary.BigEndian.Uint64(b[8:]), Clean: b[16]&flagClean != 0, Followed: b[16]&flagFollowed != 0, Ends: make(map[string]int64)}
 	b = b[headFixed:]
 	count, n := binary.Uvarint(b)
 	if n <= 0 {

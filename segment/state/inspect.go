@@ -54,12 +54,32 @@ func inspectFile(path string) error {
 	return inspect(f, info.Size())
 }
 
+// oneMeta says whether only one of the file's two meta pages is good: bbolt opens it at that transaction without a word.
+func oneMeta(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	x := inspector{f: f}
+	if _, err := x.newestMeta(); err != nil {
+		return false
+	}
+	_, _, first := x.meta(0)
+	_, _, second := x.meta(x.pageSize)
+	return !first || !second
+}
+
 type inspector struct {
 	f        io.ReaderAt
 	size     int64
 	pageSize int64
 	pages    uint64 // in use: higher ids are not
 	seen     []uint64
+
+	at     int64                                 // position of the page in hand
+	bucket []byte                                // that is walked
+	visit  func(bucket, key, value []byte) error // nil: nobody wants to see what is in them
 }
 
 type boltMeta struct{ root, freelist, pages, txid uint64 }
@@ -73,14 +93,17 @@ func inspect(f io.ReaderAt, size int64) error {
 	if size > inspectMaxFile {
 		return fmt.Errorf("file of %d bytes is too large", size)
 	}
-	x := inspector{f: f, size: size}
+	return (&inspector{f: f, size: size}).run()
+}
+
+func (x *inspector) run() error {
 	meta, err := x.newestMeta()
 	if err != nil {
 		return err
 	}
 	x.pages = meta.pages
-	if meta.pages < 2 || meta.pages > uint64(size/x.pageSize) {
-		return fmt.Errorf("%d pages of %d bytes in a file of %d", meta.pages, x.pageSize, size)
+	if meta.pages < 2 || meta.pages > uint64(x.size/x.pageSize) {
+		return fmt.Errorf("%d pages of %d bytes in a file of %d", meta.pages, x.pageSize, x.size)
 	}
 	x.seen = make([]uint64, meta.pages/64+1)
 	if err := x.tree(meta.root, nil, nil, 0); err != nil {
@@ -132,6 +155,7 @@ func (x *inspector) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= x.pages {
 		return nil, fmt.Errorf("page %d of %d", id, x.pages)
 	}
+	x.at = int64(id) * x.pageSize
 	var header [pageHeader]byte
 	if _, err := x.f.ReadAt(header[:], int64(id)*x.pageSize); err != nil {
 		return nil, err
@@ -231,15 +255,22 @@ func (x *inspector) leaf(p, low, high []byte, depth int) error {
 			return fmt.Errorf("key %q has flags %#x", key, flags)
 		}
 		if flags == 1 {
-			if err := x.bucket(value, depth); err != nil {
+			if err := x.walkBucket(key, value, depth); err != nil {
 				return fmt.Errorf("bucket %q: %w", key, err)
+			}
+		} else if x.visit != nil {
+			if err := x.visit(x.bucket, key, value); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-func (x *inspector) bucket(value []byte, depth int) error {
+func (x *inspector) walkBucket(name, value []byte, depth int) error {
+	outer := x.bucket
+	x.bucket = name
+	defer func() { x.bucket = outer }()
 	if len(value) < bucketHeader || depth > maxDepth {
 		return errors.New("malformed bucket")
 	}

@@ -21,7 +21,7 @@ func Open(o Options) (*Store, Report, error) {
 	o.setDefaults()
 	s := &Store{o: o, newest: -1}
 	var report Report
-	heads, bad, err := s.probeAll()
+	heads, bad, err := s.probeAll(&report)
 	if err == nil {
 		err = s.openAll(heads, bad, &report)
 	}
@@ -38,7 +38,7 @@ func Open(o Options) (*Store, Report, error) {
 
 // probeAll looks at both files before anything is changed in either. bad[i] says why file i must be set aside; a missing
 // file has neither head nor reason.
-func (s *Store) probeAll() (heads [2]*head, bad [2]error, err error) {
+func (s *Store) probeAll(report *Report) (heads [2]*head, bad [2]error, err error) {
 	if info, err := os.Stat(s.o.Dir); err != nil {
 		return heads, bad, err
 	} else if !info.IsDir() {
@@ -51,6 +51,9 @@ func (s *Store) probeAll() (heads [2]*head, bad [2]error, err error) {
 		switch {
 		case err == nil:
 			heads[i] = &h
+			if oneMeta(path) {
+				report.Notes = append(report.Notes, fmt.Sprintf("%s: one of its two meta pages is damaged, as by a power cut; it was opened at the one that is good", path))
+			}
 		case errors.Is(err, fs.ErrNotExist):
 		case errors.As(err, &newer) || fatal(err):
 			return heads, bad, err
@@ -71,7 +74,7 @@ func (s *Store) openAll(heads [2]*head, bad [2]error, report *Report) error {
 			db, err := s.o.openBolt(path, false)
 			switch {
 			case err == nil:
-				s.files[i] = &file{path: path, db: db, head: *heads[i]}
+				s.files[i] = &file{path: path, db: db, written: &s.written, head: *heads[i]}
 			case fatal(err):
 				return err
 			default:
@@ -109,6 +112,9 @@ func (s *Store) choose(report *Report) {
 	}
 	f := s.files[s.newest]
 	report.Newest = f.path
+	if other := s.files[1-s.newest]; other != nil && other.head.number+1 != f.head.number {
+		report.Notes = append(report.Notes, fmt.Sprintf("%s is of checkpoint %d and %s of %d, not of the one before: it was put back, or its newest page is damaged", other.path, other.head.number, f.path, f.head.number))
+	}
 	if s.files[1-s.newest] == nil && f.head.number > 1 && len(report.SetAside) == 0 {
 		report.Notes = append(report.Notes, fmt.Sprintf("%s is missing; it will be made anew from %s", filepath.Join(s.o.Dir, names[1-s.newest]), f.path))
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -57,6 +58,8 @@ type Point struct {
 	Ends map[string]int64
 	// Clean says that the checkpoint was the last act of a clean stop.
 	Clean bool
+	// Followed says that a journal file had been begun right behind LSN: if there is none at recovery, it was lost.
+	Followed bool
 }
 
 // Change is one key's new value or its end. Changes are absolute: making one twice is making it once.
@@ -119,7 +122,12 @@ type Store struct {
 	files  [2]*file // nil: missing, to be made by a checkpoint
 	newest int      // -1: empty
 	closed bool
+
+	written atomic.Int64 // bytes, in this process
 }
+
+// WrittenBytes is what was written to both files in this process life, in whole pages.
+func (s *Store) WrittenBytes() int64 { return s.written.Load() }
 
 // Point is the recovery point of the newest file, the zero Point if there is none.
 func (s *Store) Point() Point {
@@ -141,6 +149,16 @@ func (s *Store) OldestLSN() uint64 {
 		return 0
 	}
 	return min(s.files[0].head.point.LSN, s.files[1].head.point.LSN)
+}
+
+// OldestEnds are the end offsets that the older of the two files has, none while one file is missing.
+func (s *Store) OldestEnds() map[string]int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.files[0] == nil || s.files[1] == nil {
+		return nil
+	}
+	return maps.Clone(s.files[1-s.newest].head.point.Ends)
 }
 
 // UsedBytes is the size of both files.
