@@ -417,7 +417,7 @@ func (c *checker) indexes(seg SegmentInfo, x *indexCheck, w walked, size, limit 
 			continue
 		case w.rest > 0 && x.beyond[i]:
 			p.Severity = SeverityNote // entries for what the next segment has superseded
-		case size == 0 || unsynced && (e.r != nil || seg.Base >= c.end):
+		case size == 0 && limit > c.end || unsynced && (e.r != nil || seg.Base >= c.end):
 			p.Severity, p.Fix, p.Remedy = SeverityNote, FixStart, "the next start of the broker makes it anew"
 		}
 		c.report(p)
