@@ -65,15 +65,14 @@ func Open(o Options) (*Journal, error) {
 
 // SyncFound makes durable what Open found. After a kill a frame may be in the page cache only. Replay takes its batches to the
 // segments, where they are synced; if the power failed then, the state changes of the frame would be gone, and half of a
-// group would be left.
+// group would be left. Nor need a file that was just being made have its size or its name for sure, and it looks like any other
+// that is free.
 func (j *Journal) SyncFound() error {
 	var err error
 	for _, f := range j.files {
-		if f.used {
-			err = errors.Join(err, f.f.Sync())
-		}
+		err = errors.Join(err, f.f.Sync())
 	}
-	return err
+	return errors.Join(err, j.o.FS.SyncDir(j.o.Dir))
 }
 
 // Start begins a new file after a Replay, always: what a crash left behind the last frame of the old one can then never be taken
