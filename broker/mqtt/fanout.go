@@ -37,9 +37,10 @@ type reader struct {
 	partition *segment.Partition
 	next      atomic.Int64 // offset; moved by the fan-out's goroutine
 
-	// Of the fan-out's goroutine. On the server's clock in ns, 0: it can be read.
-	unread int64 // since when the disk doesn't give what is next
-	again  int64 // when it is asked next
+	// run's goroutine only. Times are on the server's clock in ns; again is 0 while all can be read.
+	stuck  int64 // the offset that the disk didn't give last
+	unread int64 // since when it doesn't
+	again  int64 // when it is asked for next
 }
 
 const (
@@ -142,9 +143,7 @@ func (f *fanout) skip() {
 	f.since = nil
 	f.mu.Unlock()
 	for p, next := range since {
-		r := f.readerOf(p)
-		r.skipTo(next)
-		r.unread, r.again = 0, 0
+		f.readerOf(p).skipTo(next)
 	}
 }
 
@@ -166,7 +165,10 @@ func (f *fanout) readerOf(p *segment.Partition) *reader {
 // pass reads once from each partition that has something new, and says whether any had.
 func (f *fanout) pass() (more bool) {
 	for _, r := range f.readers {
-		if end := r.partition.HighWatermark(); r.next.Load() < end && (r.again == 0 || r.again <= f.srv.clock()) {
+		switch end := r.partition.HighWatermark(); {
+		case r.next.Load() >= end:
+			r.again = 0
+		case r.again <= f.srv.clock():
 			f.read(r, end)
 			more = true
 		}
@@ -209,8 +211,8 @@ func (f *fanout) unreadable(r *reader, end int64, err error) {
 		from, next, final = max(from, bad.Offset), min(bad.Resume, end), !bad.Unreadable()
 	}
 	now := f.srv.clock()
-	if r.unread == 0 {
-		r.unread = now
+	if r.unread == 0 || r.stuck != r.next.Load() {
+		r.stuck, r.unread = r.next.Load(), now
 	}
 	if !final && (errors.Is(err, segment.ErrUnavailable) || now-r.unread < int64(fanoutPatience)) {
 		r.again = now + int64(fanoutRetry)
