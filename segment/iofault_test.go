@@ -233,7 +233,7 @@ func TestEachOperationFailsOnce(t *testing.T) {
 	})
 	step := 1
 	if raceEnabled || testing.Short() {
-		step = 7
+		step = 11
 	}
 	struck, refused := 0, 0
 	for _, op := range ioKinds {

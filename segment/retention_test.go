@@ -573,7 +573,11 @@ func TestBudgetHolds(t *testing.T) {
 		return most, done
 	}
 	counts := map[string]int{}
-	for round := range 4 {
+	rounds := 4
+	if testing.Short() {
+		rounds = 2
+	}
+	for round := range rounds {
 		stop := make(chan struct{})
 		most, done := watch(o.Dir, stop)
 		l := openLog(t, o)
