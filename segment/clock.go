@@ -24,7 +24,7 @@ const (
 	jitterMs   = 2                      // two readings of one clock may differ by this much, from rounding
 	holdMs     = 60_000                 // a trusted clock that is behind the floor by no more than this is waited for
 	saveMs     = 5_000                  // while records are stamped, the clock is kept in the state this often
-	slackMs    = saveMs + slewMs        // so far stamps go on at most beyond what was kept last
+	slackMs    = saveMs + 2*slewMs      // so far stamps go on at most beyond what was kept last
 	clockEvery = time.Second            // between looks at the clock while none is stamped
 	stepEvery  = 10 * time.Second       // between two lines about steps, and between two commits of their own
 	earliestMs = 1_735_689_600_000      // 2025-01-01: no wall clock of a running gateway is below
@@ -167,11 +167,9 @@ func (c *Clock) stamp(wall, mono int64) (stamp int64, save bool) {
 		c.lookLocked(c.read())
 		d = 0
 	}
-	stamp = max(mono+c.line+d, c.hold, c.last) // with d it is the wall clock's, to the ms
-	save = c.unsaved || c.now.empty() || mono-c.saved >= saveMs
-	if save { // the first of its epoch among others: those that follow are not less
-		c.now.from = min(c.now.from, stamp)
-	}
+	stamp = max(mono+c.line+d, c.hold, c.last)                       // with d it is the wall clock's, to the ms
+	save = c.unsaved || stamp < c.now.from || mono-c.saved >= saveMs // the first of its epoch among others
+	c.now.from = min(c.now.from, stamp)
 	c.last, c.now.to = stamp, max(c.now.to, stamp)
 	c.mu.Unlock()
 	return stamp, save

@@ -519,6 +519,31 @@ func TestClockSlightlyAhead(t *testing.T) {
 	}
 }
 
+// A power cut leaves no stamp outside its epoch, although the clock has gone from one end of what is no step to the other since
+// it was kept last.
+func TestClockSlackCoversSlew(t *testing.T) {
+	w := newWorld(noon)
+	w.sync()
+	l := newLife(t, w)
+	l.stamps(noon)
+	w.off = -990
+	l.pass(0)
+	l.pass(minute)
+	l.stamp() // kept
+	w.off = 990
+	w.truth += 100
+	l.c.look()
+	w.truth += saveMs - 200
+	last := l.stamp()
+	w.reboot(hour, w.truth+hour)
+	l.start()
+	held := false
+	l.c.each(func(e *epoch) { held = held || e.holds(last) })
+	if !held {
+		t.Errorf("stamp %v is in none of the epochs %+v", utc(last), l.c.epochs)
+	}
+}
+
 // Whatever the clocks do, no record looks older than it is by more than a second, and what is stamped by a clock that is
 // vouched for never goes back.
 func TestClockRandom(t *testing.T) {
