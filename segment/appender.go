@@ -45,10 +45,7 @@ func (l *Log) appendLoop() {
 }
 
 func (l *Log) kickAppender() {
-	select {
-	case l.appendWake <- struct{}{}:
-	default:
-	}
+	wake(l.appendWake)
 }
 
 // fullest is the partition to append next, or nil if none has enough to be worth it. One that failed is tried again after
@@ -136,12 +133,12 @@ func (l *Log) appendTail(p *Partition) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
+	p.mu.Lock() // for Partition.bytes
 	n := p.flushing.bytes()
 	p.flushing.empty(&l.free)
+	l.countLocked(p)
 	p.mu.Unlock()
-	l.countLocked(p) // first: never counted is worse than counted twice
-	l.memory.add(-n)
+	l.memory.add(-n) // after countLocked: never counted is worse than counted twice
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/state"
 )
 
@@ -57,10 +58,7 @@ func (c *checkpoints) put(next *cut, o *overlay) {
 	c.next = next
 	o.cut()
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	wake(c.wake)
 }
 
 // finish tells those who wait how an attempt ended.
@@ -105,7 +103,11 @@ func (l *Log) storeLazy() {
 		return // they go with it
 	}
 	for key, value := range l.lazy {
-		l.overlay.put(key, value)
+		e := journal.Entry{Kind: journal.KindPut, Key: []byte(key), Value: value}
+		if value == nil {
+			e.Kind = journal.KindDelete
+		}
+		l.overlay.applyEntry(&e)
 	}
 	clear(l.lazy)
 }

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -64,6 +65,34 @@ type Clock struct {
 	steps    int64
 	lastStep time.Duration
 	stepLine int64 // reading.mono of the last line about a step, before 0: none
+	lines    []logLine
+}
+
+// logLine waits to be logged: not under a lock, since whoever reads the log may be slow.
+type logLine struct {
+	level slog.Level
+	what  string
+	args  []any
+}
+
+// maxLogLines is how many wait at most. A clock that goes mad has nothing to add.
+const maxLogLines = 16
+
+func (c *Clock) say(level slog.Level, what string, args ...any) {
+	if len(c.lines) < maxLogLines {
+		c.lines = append(c.lines, logLine{level, what, args})
+	}
+}
+
+// tell logs what there is to say. Nothing is locked meanwhile.
+func (c *Clock) tell() {
+	c.mu.Lock()
+	lines := c.lines
+	c.lines = nil
+	c.mu.Unlock()
+	for _, line := range lines {
+		c.log.Log(context.Background(), line.level, line.what, line.args...)
+	}
 }
 
 // Clock is the log's time.
@@ -175,13 +204,15 @@ func (c *Clock) stamp(wall, mono int64) (stamp int64, save bool) {
 	return stamp, save
 }
 
-// look sees whether the wall clock was stepped, or has become trusted. It says whether the state must be kept.
+// look sees whether the wall clock was stepped, or has become trusted, and logs it. It says whether the state must be kept.
 func (c *Clock) look() (save bool) {
 	r := c.read()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.lookLocked(r)
-	return c.unsaved
+	save = c.unsaved
+	c.mu.Unlock()
+	c.tell()
+	return save
 }
 
 func (c *Clock) lookLocked(r reading) {
@@ -202,7 +233,7 @@ func (c *Clock) lookLocked(r reading) {
 		}
 	}
 	if c.trusted && (stepped || !before) { // a start says so only where it isn't
-		c.log.Info("the wall clock is trusted", "now", utc(r.wall), "synchronised", c.synced)
+		c.say(slog.LevelInfo, "the wall clock is trusted", "now", utc(r.wall), "synchronised", c.synced)
 	}
 	if c.trusted && (r.synced || !c.synced) { // while the daemon is silent, the floor goes by what passes
 		c.follow(r.mono)
@@ -223,7 +254,7 @@ func (c *Clock) stepped(r reading, step int64) {
 	if step < 0 {
 		direction = "back"
 	}
-	c.log.Warn("the wall clock was stepped; no record expires by that", "direction", direction, "by", c.lastStep.Abs(),
+	c.say(slog.LevelWarn, "the wall clock was stepped; no record expires by that", "direction", direction, "by", c.lastStep.Abs(),
 		"now", utc(r.wall), "synchronised", r.synced, "steps", c.steps)
 }
 
@@ -272,7 +303,7 @@ func (c *Clock) follow(mono int64) {
 	least := max(mono+c.floor, c.hold)
 	if behind := least - (mono + c.wall); behind > holdMs {
 		c.hold, c.last = 0, 0
-		c.log.Warn("the clock was ahead; timestamps go back", "by", time.Duration(behind)*time.Millisecond)
+		c.say(slog.LevelWarn, "the clock was ahead; timestamps go back", "by", time.Duration(behind)*time.Millisecond)
 	} else if behind > 0 {
 		c.hold = least
 	}

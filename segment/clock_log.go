@@ -27,6 +27,7 @@ func (l *Log) openClock() {
 	default:
 		c.resume(r, s)
 	}
+	c.tell()
 	c.saved, c.unsaved = math.MinInt64/2, false // it goes with the first record; until then the next start finds out the same
 	if !c.trusted {
 		l.log.Warn("the wall clock is not trusted until a time daemon vouches for it", "now", utc(r.wall), "records_are_stamped_from", utc(c.leastLocked(r.mono)))
@@ -200,4 +201,5 @@ func (l *Log) storeClock() {
 func (l *Log) stopClock() {
 	close(l.clockStop)
 	<-l.clockDone
+	l.clock.tell()
 }

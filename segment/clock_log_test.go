@@ -31,10 +31,10 @@ func (s *shared) do(f func(w *world)) {
 	f(s.w)
 }
 
-// write stores n records as a connection does, and returns their stamps.
+// write stores n records as a connection does, in segments a few at a time, and returns their stamps.
 func (s *shared) write(t *testing.T, l *Log, p *Partition, n int) (stamps []int64) {
 	t.Helper()
-	for range n {
+	for i := range n {
 		w := l.NewWriter(nil)
 		if err := w.Begin(); err != nil {
 			t.Fatal(err)
@@ -44,6 +44,11 @@ func (s *shared) write(t *testing.T, l *Log, p *Partition, n int) (stamps []int6
 		w.Append(p, &r)
 		wait(t, l.endWithTicket(w, p, 0), nil)
 		s.do(func(w *world) { w.truth += 50 })
+		if i%4 == 3 { // by itself, the log makes few batches of many on a fast disk
+			if err := l.appendPartition(p); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	return stamps
 }
@@ -73,8 +78,7 @@ func TestClockStepsInALog(t *testing.T) {
 		s.w.set(0)
 		o := testOptions(filepath.Join(t.TempDir(), "data"))
 		o.now = s.read
-		l := openLog(t, o)
-		p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+		l, p := openOne(t, o)
 		early := s.write(t, l, p, 60)
 		s.do((*world).sync)
 		first := s.write(t, l, p, 60)
@@ -216,8 +220,7 @@ func TestClockUnknown(t *testing.T) {
 			s := &shared{w: newWorld(noon)}
 			o := testOptions(filepath.Join(t.TempDir(), "data"))
 			o.now = s.read
-			l := openLog(t, o)
-			p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+			l, p := openOne(t, o)
 			for _, ms := range []int64{1000, tt.newest} {
 				ticket, err := l.Append(p, &record.Record{Timestamp: ms})
 				wait(t, ticket, err)

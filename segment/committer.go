@@ -55,15 +55,7 @@ func (l *Log) nextGroup() (g *group, more bool) {
 		return nil, !l.closing
 	}
 	if !l.readyLocked() && !l.closing && l.o.MaxDelay > 0 {
-		l.committer = awaitingMore
-		l.mu.Unlock()
-		l.timer.Reset(l.o.MaxDelay)
-		select {
-		case <-l.wake:
-		case <-l.timer.C:
-		}
-		l.timer.Stop()
-		l.mu.Lock()
+		l.awaitLocked(awaitingMore, l.o.MaxDelay)
 	}
 	l.committer = busy
 	l.mu.Unlock()
@@ -73,6 +65,20 @@ func (l *Log) nextGroup() (g *group, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sealLocked(), !l.closing
+}
+
+// awaitLocked gives the lock away until the committer is woken for what it waits for, or the time is over.
+func (l *Log) awaitLocked(what int, atMost time.Duration) {
+	l.committer = what
+	l.mu.Unlock()
+	l.timer.Reset(atMost)
+	select {
+	case <-l.wake:
+	case <-l.timer.C:
+	}
+	l.timer.Stop()
+	l.mu.Lock()
+	l.committer = busy
 }
 
 // sealLocked closes the group in hand and lets the other one fill.
@@ -87,7 +93,11 @@ func (l *Log) sealLocked() *group {
 // addLazyLocked lets the changes that cause no sync of their own ride along.
 func (l *Log) addLazyLocked(g *group) {
 	for key, value := range l.lazy {
-		g.changes = journal.AppendPut(g.changes, []byte(key), value)
+		if value == nil {
+			g.changes = journal.AppendDelete(g.changes, []byte(key))
+		} else {
+			g.changes = journal.AppendPut(g.changes, []byte(key), value)
+		}
 		g.count++
 	}
 	clear(l.lazy)
@@ -114,13 +124,20 @@ func (l *Log) commit(g *group) {
 	}
 	l.checkRoom()
 	for _, p := range g.parts {
-		l.checkTopic(p.topic)
-	}
-	for _, p := range g.parts {
-		p.builders[g.seq&1].Reset(l.keepBytes())
+		if t := p.topic; t.checked != g.seq {
+			t.checked = g.seq
+			l.checkTopic(t)
+		}
 	}
 	l.frame.Reset(2 * l.o.MaxBytes)
 	l.mu.Lock()
+	for _, p := range g.parts {
+		b := &p.builders[g.seq&1]
+		if err != nil {
+			p.after -= int64(b.Count())
+		}
+		b.Reset(l.keepBytes())
+	}
 	g.clear(g.seq+2, 64<<10)
 	l.mu.Unlock()
 }
@@ -275,9 +292,6 @@ func (l *Log) askForRoll() {
 	l.rollWanted = true
 	if l.committer == awaitingFirst {
 		l.committer = busy
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		wake(l.wake)
 	}
 }

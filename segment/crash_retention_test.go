@@ -148,8 +148,6 @@ func (d *crashDriver) retainOnce() (more bool) {
 	d.during(retaining, func() {
 		var err error
 		if worth := d.retention.worth; worth > 0 {
-			l.retention.mu.Lock()
-			defer l.retention.mu.Unlock()
 			l.checkSpace()
 			s := l.newPass()
 			s.worth = worth
@@ -195,7 +193,7 @@ func (d *crashDriver) besideRetention(op vfs.Op, name string) {
 		case n < 80 && d.commitFits(0):
 			d.commit()
 		case n >= 80 && op == vfs.OpRemove && !d.isUnder(checkpointing):
-			if p := d.log.partition(filepath.Base(filepath.Dir(name))); p != nil && p.chain.SyncedOffset() >= p.next {
+			if p := d.log.partitionNamed(filepath.Base(filepath.Dir(name))); p != nil && p.chain.SyncedOffset() >= p.next {
 				d.finishCheckpoint()
 			}
 		}
@@ -208,7 +206,7 @@ func (d *crashDriver) retentionWaits() {
 	asked := l.rollWanted
 	if d.plant == unlinkEarly {
 		for name, start := range startsIn(l.active) {
-			if p := l.partition(name); p.StartOffset() < start {
+			if p := l.partitionNamed(name); p.StartOffset() < start {
 				d.mustNot(p.chain.Drop(start))
 			}
 		}
@@ -276,7 +274,7 @@ func (d *crashDriver) takeRetention(g *modelGroup, sealed *group) {
 
 // passed is where the slowest follower of a partition is, -1 without any.
 func (d *crashDriver) passed(name string) int64 {
-	p, least := d.log.partition(name), int64(-1)
+	p, least := d.log.partitionNamed(name), int64(-1)
 	for i, owner := range d.retention.followers[p.topic.name] {
 		if offset := d.retention.cursors[string(cursorKey(p, owner))]; i == 0 || offset < least {
 			least = offset
@@ -287,7 +285,7 @@ func (d *crashDriver) passed(name string) int64 {
 
 // checkEviction says whether a partition may start there.
 func (d *crashDriver) checkEviction(name string, s modelStart) {
-	m, o := d.model.parts[name], d.retention.topics[d.log.partition(name).topic.name]
+	m, o := d.model.parts[name], d.retention.topics[d.log.partitionNamed(name).topic.name]
 	if s.to <= m.start || s.to > m.next {
 		d.fail("%s is to start at %d, it starts at %d and ends at %d", name, s.to, m.start, m.next)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"strconv"
 )
 
 // A cursor says how far a reader of a partition has come: the offset of the next record that it needs. It is kept in
@@ -39,17 +38,13 @@ func (l *Log) Cursor(p *Partition, owner string) (offset int64, data []byte, ok 
 // raiseToCursors makes each partition's next offset at least that of every cursor in it (recovery only).
 func (l *Log) raiseToCursors() (failed error) {
 	err := l.Range([]byte(cursorPrefix), func(key, value []byte) bool {
-		parts := bytes.Split(key[len(cursorPrefix):], []byte("/"))
-		if len(parts) < 3 || len(value) < 8 {
+		where, owner, ok := splitKey(string(key[len(cursorPrefix):]))
+		p := l.partition(where.Topic, where.ID)
+		if !ok || p == nil || len(value) < 8 {
 			return true
 		}
-		t := l.Topic(string(parts[0]))
-		id, err := strconv.Atoi(string(parts[1]))
-		if t == nil || err != nil || id < 0 || id >= len(t.partitions) {
-			return true
-		}
-		t.partitions[id].passed.set(string(parts[2]), bytes.Clone(value))
-		failed = l.raise(t.partitions[id], int64(binary.BigEndian.Uint64(value)), fmt.Sprintf("%s has seen them", parts[2]))
+		p.passed.set(owner, bytes.Clone(value))
+		failed = l.raise(p, int64(binary.BigEndian.Uint64(value)), owner+" has seen them")
 		return failed == nil
 	})
 	if err != nil {

@@ -115,7 +115,7 @@ func (s *scene) write(t *testing.T, l *Log, key string, n int, partitions ...str
 	for _, name := range partitions {
 		for range n {
 			v := fmt.Sprintf("%s %06d %s", name, len(s.values[name]), strings.Repeat("x", 60))
-			w.Append(l.partition(name), &record.Record{Timestamp: int64(1000 + len(s.values[name])), Value: []byte(v)})
+			w.Append(l.partitionNamed(name), &record.Record{Timestamp: int64(1000 + len(s.values[name])), Value: []byte(v)})
 			s.values[name] = append(s.values[name], v)
 		}
 	}
@@ -322,7 +322,7 @@ func (s *scene) open(t *testing.T, harm func(r *ruin)) result {
 		res.said = silent
 	}
 	for name, want := range s.values {
-		p := l.partition(name)
+		p := l.partitionNamed(name)
 		if p == nil {
 			t.Errorf("%s is gone", name)
 			continue
@@ -361,7 +361,7 @@ func (s *scene) compare(t *testing.T, l *Log, res *result) {
 	res.lost = map[string][]int64{}
 	for name, want := range s.values {
 		got := map[int64]string{}
-		if p := l.partition(name); p != nil {
+		if p := l.partitionNamed(name); p != nil {
 			got = readOver(t, p, &res.reading)
 		}
 		for offset, v := range want {

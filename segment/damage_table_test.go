@@ -183,7 +183,7 @@ other record, except where the loss can't be told from a write that the power fa
 counted" or nothing at all. Where a whole journal file is lost, or its end, nobody knows how far it went: each partition goes
 on behind all offsets that fit into a journal file.
 
-- "damage" is an error in the log, in the recovery report and in metrics, with topic, partition and offsets; "note" is a
+- "damage" is an error in the log and in the recovery report, with topic, partition and offsets; "note" is a
   warning: nothing is lost by it.
 - "readers are told": sealed segments are not read as a whole at a start, only their ends. Damage inside is found by the
   first reader, who gets the place and goes on behind it, and by ` + "`sluice verify`" + `.

@@ -203,8 +203,7 @@ func TestCrashIsNotClean(t *testing.T) {
 func TestPowerCutIsNoDamage(t *testing.T) {
 	o := testOptions(t.TempDir())
 	o.JournalBytes = 4 << 20
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	fill := newFiller(l, p)
 	fill.addAll(t, 10000)
 	eventually(t, "most are in segments", func() bool { return l.memory.used() < o.AppendBytes })

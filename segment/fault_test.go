@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicemq/sluice/internal/vfs"
@@ -50,8 +51,7 @@ func TestInterruptedRewriteLeavesNoHole(t *testing.T) {
 	o := testOptions(t.TempDir())
 	o.JournalBytes = 4 << 20
 	o.FS = fsys
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	fill := newFiller(l, p)
 	fill.addAll(t, 5000)
 	eventually(t, "most are in segments", func() bool { return l.memory.used() < o.AppendBytes })
@@ -93,8 +93,7 @@ func TestReadDuringARewrite(t *testing.T) {
 	o := testOptions(t.TempDir())
 	o.JournalBytes = 4 << 20
 	o.FS = fsys
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	fill := newFiller(l, p)
 	fill.addAll(t, 2000)
 	eventually(t, "most are in segments", func() bool { return l.memory.used() < o.AppendBytes })
@@ -129,8 +128,7 @@ func TestReadAtTheEndIsNeverEmpty(t *testing.T) {
 	o := testOptions(t.TempDir())
 	o.AppendBytes = 1
 	o.FS = nosync{vfs.OS}
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	fill := newFiller(l, p)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
@@ -166,8 +164,7 @@ func TestAppendIsTriedAgainWithoutNewRecords(t *testing.T) {
 		f := &fault{op: vfs.OpWrite, part: ".log", err: syscall.ENOSPC}
 		o := testOptions(t.TempDir())
 		o.FS = f.fs()
-		l := openLog(t, o)
-		p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+		l, p := openOne(t, o)
 		w := l.NewWriter(nil)
 		f.count.Store(count)
 		if err := w.Begin(); err != nil {
@@ -184,31 +181,33 @@ func TestAppendIsTriedAgainWithoutNewRecords(t *testing.T) {
 
 // A partition that works does not hide that another one doesn't.
 func TestRefusalLastsUntilAllPartitionsWork(t *testing.T) {
-	f := &fault{op: vfs.OpWrite, part: "t-0", err: syscall.ENOSPC}
-	o := testOptions(t.TempDir())
-	o.FS = f.fs()
-	l := openLog(t, o)
-	parts := createTopic(t, l, "t", 2, record.None).Partitions()
-	f.count.Store(1 << 40)
-	w := l.NewWriter(nil)
-	if err := w.Begin(); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range parts {
-		w.Append(p, &record.Record{Value: make([]byte, o.AppendBytes)})
-	}
-	w.End()
-	eventually(t, "one is appended, the other not", func() bool {
-		return parts[1].chain.NextOffset() == 1 && parts[0].failing.Load()
-	})
-	for range 50 {
-		if !errors.Is(l.Status().Refusing, ErrUnavailable) {
-			t.Fatal("not refused")
+	synctest.Test(t, func(t *testing.T) {
+		f := &fault{op: vfs.OpWrite, part: "t-0", err: syscall.ENOSPC}
+		o := testOptions(t.TempDir())
+		o.FS = f.fs()
+		l := openLog(t, o)
+		parts := createTopic(t, l, "t", 2, record.None).Partitions()
+		f.count.Store(1 << 40)
+		w := l.NewWriter(nil)
+		if err := w.Begin(); err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Millisecond) //lint:sleep watches for a change that must not come
-	}
-	f.count.Store(0)
-	eventually(t, "writers are welcome", func() bool { return l.Status().Refusing == nil })
+		for _, p := range parts {
+			w.Append(p, &record.Record{Value: make([]byte, o.AppendBytes)})
+		}
+		w.End()
+		eventually(t, "one is appended, the other not", func() bool {
+			return parts[1].chain.NextOffset() == 1 && parts[0].failing.Load()
+		})
+		for range 50 {
+			if !errors.Is(l.Status().Refusing, ErrUnavailable) {
+				t.Fatal("not refused")
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		f.count.Store(0)
+		eventually(t, "writers are welcome", func() bool { return l.Status().Refusing == nil })
+	})
 }
 
 // A journal that can't grow waits for space, not by one checkpoint after the other.
@@ -216,8 +215,7 @@ func TestJournalThatCannotGrowDoesNotWearTheFlashOut(t *testing.T) {
 	fsys, hook := hooked()
 	o := testOptions(t.TempDir())
 	o.FS = fsys
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	known, _ := filepath.Glob(filepath.Join(journal.Dir(o.Dir), "*"))
 	var failed atomic.Bool
 	fail := func(op vfs.Op, name string) error {
@@ -254,8 +252,7 @@ func TestLazyValuesKeepTheirPlace(t *testing.T) {
 	fsys, hook := hooked()
 	o := testOptions(t.TempDir())
 	o.FS = fsys
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	key := []byte("x/key")
 	expect := func(l *Log, want string) {
 		t.Helper()
@@ -336,8 +333,7 @@ func TestKeysAreChecked(t *testing.T) {
 // A group that fits into no journal file fails, alone.
 func TestGroupThatNeverFits(t *testing.T) {
 	o := testOptions(t.TempDir())
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	w := l.NewWriter(nil)
 	if err := w.Begin(); err != nil {
 		t.Fatal(err)
@@ -415,8 +411,7 @@ func TestCheckpointWithoutAFreeJournalFile(t *testing.T) {
 	o := testOptions(t.TempDir())
 	o.CheckpointInterval = 20 * time.Millisecond
 	o.FS = f.fs()
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	f.count.Store(1)
 	for i := range 3 {
 		put(t, l, p, "a")

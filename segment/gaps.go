@@ -123,8 +123,8 @@ func (l *Log) Gaps(p *Partition) ([]Gap, error) {
 // ForgetGap takes a gap, as Gaps gave it, out of the state, once the followers know of it. What the gap has grown by since
 // remains. It is durable when it returns.
 func (l *Log) ForgetGap(p *Partition, g Gap) error {
-	l.retention.mu.Lock()
-	defer l.retention.mu.Unlock()
+	l.retention.changing.Lock()
+	defer l.retention.changing.Unlock()
 	gaps, err := l.Gaps(p)
 	if err != nil {
 		return err

@@ -147,16 +147,7 @@ func (l *Log) awaitToken() {
 			g.force(now, waited)
 			return
 		}
-		l.committer = awaitingToken
-		l.mu.Unlock()
-		l.timer.Reset(min(wait, left))
-		select {
-		case <-l.wake:
-		case <-l.timer.C:
-		}
-		l.timer.Stop()
-		l.mu.Lock()
-		l.committer = busy
+		l.awaitLocked(awaitingToken, min(wait, left))
 	}
 }
 

@@ -134,8 +134,7 @@ func TestReadsWhileARewriteLasts(t *testing.T) {
 		o := testOptions(t.TempDir())
 		o.JournalBytes = 4 << 20
 		o.FS = fsys
-		l := openLog(t, o)
-		p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+		l, p := openOne(t, o)
 		fill := newFiller(l, p)
 		fill.addAll(t, 3000)
 		eventually(t, "most are in segments", func() bool { return l.memory.used() < o.AppendBytes })

@@ -123,7 +123,7 @@ func (s *script) topic(name string, partitions int32) {
 
 // write adds a record and a state value in one group, and takes note of it once it is acknowledged.
 func (s *script) write(partition string, i, size int) {
-	p := s.l.partition(partition)
+	p := s.l.partitionNamed(partition)
 	value := fmt.Sprintf("%s %d %s", partition, len(s.acked[partition]), strings.Repeat("x", size))
 	w := s.l.NewWriter(nil)
 	s.patiently("write", w.Begin)
@@ -143,7 +143,7 @@ func (s *script) write(partition string, i, size int) {
 func (s *script) read() {
 	s.t.Helper()
 	for name, want := range s.acked {
-		p := s.l.partition(name)
+		p := s.l.partitionNamed(name)
 		for offset := int64(0); offset < int64(len(want)); {
 			var b []byte
 			s.patiently("read", func() (err error) {

@@ -42,10 +42,10 @@ type Log struct {
 	groups     [2]*group
 	active     *group // the one that fills
 	activity   activity
-	committer  int // busy, awaitingFirst, awaitingMore
+	committer  int // busy, or what it awaits
 	closing    bool
 	rollWanted bool
-	lazy       map[string][]byte // state values that wait for the next group
+	lazy       map[string][]byte // state values that wait for the next group; nil: a key that is removed then
 	causes     [causes]*refusal
 	refused    *refusal // the gravest of causes; nil: writers are welcome
 
@@ -136,14 +136,19 @@ func gravest(causes []*refusal) *refusal {
 // refuse begins or (r nil) ends a refusal. It logs the change, not the repetition.
 func (l *Log) refuse(cause int, r *refusal) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refuseLocked(cause, r)
+	tell := l.refuseLocked(cause, r)
+	l.mu.Unlock()
+	tell()
 }
 
-func (l *Log) refuseLocked(cause int, r *refusal) {
+// nothing is for refuseLocked when there is nothing to tell.
+func nothing() {}
+
+// refuseLocked is refuse but for the line in the log: tell writes it, once Log.mu is free. Whoever reads the log may be slow.
+func (l *Log) refuseLocked(cause int, r *refusal) (tell func()) {
 	before := l.causes[cause]
 	if r == nil && before == nil {
-		return
+		return nothing
 	}
 	l.causes[cause] = r
 	l.refused = gravest(l.causes[:])
@@ -151,10 +156,11 @@ func (l *Log) refuseLocked(cause int, r *refusal) {
 	l.room.Broadcast()
 	switch {
 	case before == nil && cause != causeClosed:
-		l.log.Error("refusing writes", "error", r)
+		return func() { l.log.Error("refusing writes", "error", r) }
 	case r == nil && l.refused == nil:
-		l.log.Info("accepting writes again")
+		return func() { l.log.Info("accepting writes again") }
 	}
+	return nothing
 }
 
 // Status is what an operator wants to know.
@@ -180,7 +186,7 @@ type Status struct {
 
 // Status is the present state of the log.
 func (l *Log) Status() Status {
-	used := l.UsedBytes() // asks the file system, so before the lock
+	used := l.UsedBytes()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Status{
@@ -308,10 +314,7 @@ func (l *Log) close() error {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	wake(l.wake)
 	done := make(chan error, 1)
 	go func() { done <- l.finish() }()
 	hangs := time.NewTimer(closeWait + hangWait)

@@ -51,6 +51,13 @@ func openLog(t testing.TB, o Options) *Log {
 	return l
 }
 
+// openOne opens a log and makes a topic of one partition.
+func openOne(t testing.TB, o Options) (*Log, *Partition) {
+	t.Helper()
+	l := openLog(t, o)
+	return l, createTopic(t, l, "t", 1, record.None).Partitions()[0]
+}
+
 func createTopic(t testing.TB, l *Log, name string, partitions int32, codec record.Codec) *Topic {
 	t.Helper()
 	topic, err := l.CreateTopic(TopicOptions{Name: name, Partitions: partitions, Compression: codec, SegmentBytes: 64 << 10})
@@ -334,8 +341,7 @@ func TestStateSurvives(t *testing.T) {
 
 func TestLazyValueIsKeptByACleanStop(t *testing.T) {
 	o := testOptions(t.TempDir())
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	put(t, l, p, "a")
 	l.SetCursor(p, "eu", 1, []byte("data"))
 	l.Close()
@@ -349,8 +355,7 @@ func TestLazyValueIsKeptByACleanStop(t *testing.T) {
 // Offsets that a region has seen are never given to other records.
 func TestNextOffsetIsNeverBelowACursor(t *testing.T) {
 	o := testOptions(t.TempDir())
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	put(t, l, p, "a")
 	l.SetCursor(p, "eu", 10, nil)
 	l.Close()
@@ -562,8 +567,7 @@ func TestNothingIsAcknowledgedWhileTheJournalFails(t *testing.T) {
 	f := &fault{op: vfs.OpSync, part: "journal", err: syscall.EIO}
 	o := testOptions(t.TempDir())
 	o.FS = f.fs()
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	fill := newFiller(l, p)
 	f.count.Store(1 << 40)
 	if err := fill.add(1); err != nil {

@@ -1,7 +1,9 @@
 package segment
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/sluicemq/sluice/segment/files"
@@ -83,8 +85,9 @@ const leastRecordBytes = 7
 
 // raiseBeyondLost makes all partitions go on behind any offset that a lost journal file can have given.
 func (l *Log) raiseBeyondLost() error {
+	most := cmp.Or(l.o.lostBytes, l.o.JournalBytes) / leastRecordBytes
 	for _, p := range l.allPartitions() {
-		if err := l.raise(p, p.next+l.o.JournalBytes/leastRecordBytes, "the lost part of the journal may have given them away"); err != nil {
+		if err := l.raise(p, p.next+most, "the lost part of the journal may have given them away"); err != nil {
 			return err
 		}
 	}
@@ -130,7 +133,8 @@ func (l *Log) forgetHoles() {
 	var gone []string
 	_ = l.Range([]byte(holePrefix), func(key, _ []byte) bool { // what can't be read is only kept longer
 		name, digits, _ := strings.Cut(string(key[len(holePrefix):]), "/")
-		if p := l.partition(name); p != nil && segmentBase(digits) <= p.StartOffset() {
+		to, err := strconv.ParseInt(digits, 10, 64)
+		if p := l.partitionNamed(name); p != nil && err == nil && to <= p.StartOffset() {
 			gone = append(gone, string(key))
 		}
 		return true
@@ -140,14 +144,22 @@ func (l *Log) forgetHoles() {
 	}
 }
 
-// partition finds one by its full name, or nil.
-func (l *Log) partition(name string) *Partition {
-	for _, p := range l.allPartitions() {
-		if p.String() == name {
-			return p
-		}
+// partition finds one, or nil.
+func (l *Log) partition(topic string, id int32) *Partition {
+	t := l.Topic(topic)
+	if t == nil || id < 0 || int(id) >= len(t.partitions) {
+		return nil
 	}
-	return nil
+	return t.partitions[id]
+}
+
+// partitionNamed finds one by its full name, or nil.
+func (l *Log) partitionNamed(name string) *Partition {
+	topic, id, ok := splitPartition(name)
+	if !ok {
+		return nil
+	}
+	return l.partition(topic, id)
 }
 
 // salvageBatch takes in what a damaged frame of the journal still holds: a batch that is whole and follows is kept. Of one
@@ -173,9 +185,9 @@ func (l *Log) salvageBatch(e *journal.Entry) error {
 
 // salvagePartition is the partition that an entry names, if there is such a one for sure.
 func (l *Log) salvagePartition(e *journal.Entry) *Partition {
-	t := l.Topic(string(e.Topic))
-	if t == nil || t.id != e.TopicID || e.Partition < 0 || int(e.Partition) >= len(t.partitions) {
+	p := l.partition(string(e.Topic), e.Partition)
+	if p == nil || p.topic.id != e.TopicID {
 		return nil
 	}
-	return t.partitions[e.Partition]
+	return p
 }

@@ -18,10 +18,7 @@ func (g *gate) add(n int) {
 	g.bytes += n
 	g.mu.Unlock()
 	if n < 0 {
-		select {
-		case g.room <- struct{}{}:
-		default:
-		}
+		wake(g.room)
 	}
 }
 
@@ -40,6 +37,14 @@ func (g *gate) wait(stop <-chan struct{}) {
 		case <-stop:
 			return
 		}
+	}
+}
+
+// wake has whoever waits for ch go on, or not begin to wait. ch has a capacity of 1.
+func wake(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
 	}
 }
 
@@ -87,10 +92,7 @@ func (w *watchers) signal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, ch := range w.list {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
+		wake(ch)
 	}
 }
 

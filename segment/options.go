@@ -57,6 +57,9 @@ type Options struct {
 	// Logger gets reports of damage, refusals and their end. nil: none.
 	Logger *slog.Logger
 
+	// lostBytes is how large a journal file may have been that is lost. 0: JournalBytes.
+	lostBytes int64
+
 	// Seams for tests, nil in a broker.
 	now       func() reading        // the clocks
 	openStore func() (store, error) // opens the state, instead of the two bbolt files
@@ -71,6 +74,9 @@ func (o *Options) wait() {
 		o.waiting()
 	}
 }
+
+// maxJournalBytes is the largest that a journal file can be.
+const maxJournalBytes = 1 << 30
 
 // DefaultOptions are those of a gateway with 64 MiB of memory and up.
 func DefaultOptions() Options {
@@ -106,7 +112,7 @@ func (o Options) Validate() error {
 	least := o.leastJournal()
 	check(o.JournalBytes == 0 || o.JournalBytes >= least, "journal files of %d bytes are too small for groups of %d and packets of %d bytes: at least %d, or smaller groups and packets",
 		o.JournalBytes, o.MaxBytes, o.MaxRecordBytes, least)
-	check(o.JournalBytes <= 1<<30, "journal files of %d bytes are larger than 1 GiB", o.JournalBytes)
+	check(o.JournalBytes <= maxJournalBytes, "journal files of %d bytes are larger than 1 GiB", o.JournalBytes)
 	check(o.AppendBytes > 0 && o.MemoryBytes >= o.AppendBytes, "memory of %d bytes is below the append size of %d", o.MemoryBytes, o.AppendBytes)
 	check(o.CheckpointInterval > 0, "checkpoint interval %v is not positive", o.CheckpointInterval)
 	check(o.StateBytes >= 1<<20 && o.StateBytes <= 1<<30, "state size %d is not within 1 MiB to 1 GiB", o.StateBytes)

@@ -183,10 +183,16 @@ func (l *Log) Range(prefix []byte, fn func(key, value []byte) bool) error {
 // PutLazy stores a state value with the next group or checkpoint. It causes no sync of its own: a crash may undo the
 // last seconds of it. The key has 1 to MaxKeyBytes bytes.
 func (l *Log) PutLazy(key, value []byte) {
-	if err := checkKey(key); err != nil {
-		panic("segment: " + err.Error())
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lazy[string(key)] = append(l.lazy[string(key)][:0], value...)
+	l.putLazyLocked(key, value)
+}
+
+func (l *Log) putLazyLocked(key, value []byte) {
+	mustKey(key)
+	b := l.lazy[string(key)][:0]
+	if b == nil {
+		b = make([]byte, 0, len(value)) // nil stands for a removal
+	}
+	l.lazy[string(key)] = append(b, value...)
 }

@@ -13,13 +13,14 @@ import (
 
 // Topic is a named set of partitions.
 type Topic struct {
-	name       string // immutable, as all fields but options and refused
+	name       string // immutable, as all fields but options, refused and checked
 	id         uint32
 	log        *Log
 	options    atomic.Pointer[TopicOptions]
 	partitions []*Partition
 	followers  []string                // owners of the cursors that count; the others may be of mirrors that are no more
 	refused    atomic.Pointer[refusal] // why this topic takes no records, nil: it does. Changed under Log.mu
+	checked    uint64                  // the last group after which its size was looked at; the committer's
 }
 
 // Name is the topic's name.
@@ -42,6 +43,7 @@ type Partition struct {
 	// Records of the group that fills (under Log.mu) and of the one that is synced (the committer's), by parity.
 	builders [2]record.Builder
 	next     int64 // next offset to give; the committer's
+	after    int64 // offset behind all that was appended, the group that fills included; under Log.mu
 
 	high    atomic.Int64 // high watermark
 	waiting atomic.Int64 // bytes in filling
@@ -60,6 +62,7 @@ type Partition struct {
 	start   atomic.Int64 // log start offset: durable, and never lower than it was
 	covered coverage     // by the state files
 	passed  passed       // by the followers
+	stuck   bool         // evicted segments could not be removed; of whoever evicts
 }
 
 func partitionName(topic string, id int32) string { return fmt.Sprintf("%s-%d", topic, id) }
@@ -163,6 +166,13 @@ func (p *Partition) readChain(dst []byte, offset int64, maxBytes int, high int64
 
 // unsynced says whether the journal has to have the offset: until a checkpoint has synced its segment, nothing is recycled.
 func (p *Partition) unsynced(offset int64) bool { return offset >= p.chain.SyncedOffset() }
+
+// bytes is what the partition takes: in its segments, and in memory on its way there.
+func (p *Partition) bytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counted.Load() + int64(p.filling.bytes()+p.flushing.bytes())
+}
 
 // publish makes a durable batch readable and moves the high watermark. By the committer only. A tail that was empty
 // begins in one of the free buffers.

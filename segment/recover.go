@@ -57,6 +57,9 @@ func Open(o Options) (*Log, error) {
 	}
 	l.recovered.Took = time.Since(begin)
 	l.openClock()
+	for _, p := range l.allPartitions() {
+		p.after = p.next
+	}
 	go l.clockLoop()
 	go l.commitLoop()
 	go l.appendLoop()
@@ -465,13 +468,7 @@ func (l *Log) finishReplay(point state.Point, report journal.Report, useless []c
 // replayBatch adds a batch of the journal to its partition unless the segments have it already. What can't be a batch of
 // ours is passed over: no content of a file keeps the broker from starting.
 func (l *Log) replayBatch(e *journal.Entry) error {
-	b, rest, err := record.Next(e.Batch)
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("%d bytes behind the batch", len(rest))
-	}
-	if err == nil {
-		err = b.Verify()
-	}
+	b, err := wholeBatch(e)
 	if err != nil {
 		l.damaged("journal: batch of %s: %v", partitionName(string(e.Topic), e.Partition), err)
 		return nil
@@ -496,6 +493,18 @@ func (l *Log) replayBatch(e *journal.Entry) error {
 	return l.takeBatch(p, b)
 }
 
+// wholeBatch is the batch of a journal entry, which has to be valid and all that is in it.
+func wholeBatch(e *journal.Entry) (record.Batch, error) {
+	b, rest, err := record.Next(e.Batch)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(rest) > 0:
+		return nil, fmt.Errorf("%d bytes behind the batch", len(rest))
+	}
+	return b, b.Verify()
+}
+
 // takeBatch adds a batch to its partition.
 func (l *Log) takeBatch(p *Partition, b record.Batch) error {
 	l.recovered.Records += int64(b.Count())
@@ -516,12 +525,11 @@ func (l *Log) replayPartition(e *journal.Entry) (*Partition, error) {
 			return nil, err
 		}
 	}
-	t := l.Topic(name)
-	if t == nil || e.Partition < 0 || int(e.Partition) >= len(t.partitions) {
+	p := l.partition(name, e.Partition)
+	if p == nil {
 		l.damaged("journal: records of %s, which there isn't", partitionName(name, e.Partition))
-		return nil, nil
 	}
-	return t.partitions[e.Partition], nil
+	return p, nil
 }
 
 // replayTopic opens the topic that the journal tells of, unless it can't be one.

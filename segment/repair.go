@@ -252,8 +252,8 @@ func (r *repairer) partition(p ViewPartition) files.RepairOptions {
 				if e.Kind != journal.KindBatch || string(e.Topic) != p.Topic || e.Partition != p.ID {
 					return nil
 				}
-				b, _, err := record.Next(e.Batch)
-				if err != nil || b.Verify() != nil || b.BaseOffset() < from || b.LastOffset() >= to {
+				b, err := wholeBatch(e)
+				if err != nil || b.BaseOffset() < from || b.LastOffset() >= to {
 					return nil
 				}
 				return fn(b)
@@ -277,12 +277,9 @@ func (r *repairer) asideJournal(path string) error {
 
 // asidePartition sets the directory of a partition aside that its topic doesn't have.
 func (r *repairer) asidePartition(p ViewPartition, dir string) error {
-	aside := dir + ".damaged"
-	for i := 1; ; i++ {
-		if _, err := r.o.FS.Stat(aside); err != nil {
-			break
-		}
-		aside = fmt.Sprintf("%s.damaged.%d", dir, i)
+	aside, err := vfs.Unused(r.o.FS, dir+".damaged")
+	if err != nil {
+		return err
 	}
 	r.say(RepairAction{p.Topic, p.ID, dir, -1, -1, "set aside as " + aside})
 	if r.o.DryRun {
@@ -309,8 +306,9 @@ func (r *repairer) recover() error {
 	if info, err := r.o.FS.Stat(filepath.Join(r.o.Dir, reserveName)); err == nil {
 		o.ReserveBytes = max(info.Size(), 1) // as it is
 	}
-	if n := r.v.facts.fileLen; n >= 64<<10 && n <= 1<<30 {
-		o.JournalBytes = n
+	o.JournalBytes, o.lostBytes = 1<<20, maxJournalBytes // if no file is left to tell: as many offsets as there can be, but no such files
+	if n := r.v.facts.fileLen; n >= 64<<10 && n <= maxJournalBytes {
+		o.JournalBytes, o.lostBytes = n, n
 	}
 	l := newLog(o)
 	err := l.open() // releases everything itself when it fails

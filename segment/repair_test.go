@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicemq/sluice/internal/vfs"
 	"github.com/sluicemq/sluice/segment/files"
+	"github.com/sluicemq/sluice/segment/journal"
 	"github.com/sluicemq/sluice/segment/record"
 )
 
@@ -111,6 +112,34 @@ func (h harmed) repairedAgain(before map[int64]string, lost files.Ranges) {
 			h.Fatalf("offset %d is lost", offset)
 		}
 	}
+}
+
+// Without a journal nothing tells how large its files were: no offset is given twice, and the disk isn't filled with new ones.
+func TestRepairWithoutAJournal(t *testing.T) {
+	o := testOptions(t.TempDir())
+	l, p := openOne(t, o)
+	put(t, l, p, "a")
+	l.Close()
+	l = openLog(t, o)
+	put(t, l, l.Topic("t").Partitions()[0], "lost")
+	o.Dir = filepath.Join(t.TempDir(), "crashed")
+	copyRunning(t, o.Dir, l.o.Dir)
+	if err := os.RemoveAll(journal.Dir(o.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Repair(RepairOptions{Dir: o.Dir}, func(RepairAction) {}); err != nil {
+		t.Fatal(err)
+	}
+	if bytes := dirBytes(t, journal.Dir(o.Dir)); bytes > 4<<20 {
+		t.Errorf("%d bytes of journal", bytes)
+	}
+	l = openLog(t, o)
+	p = l.Topic("t").Partitions()[0]
+	offset := put(t, l, p, "b")
+	if offset < maxJournalBytes/leastRecordBytes {
+		t.Errorf("offset %d", offset)
+	}
+	equal(t, values(t, p, offset, 1<<20), []string{"b"})
 }
 
 func TestRepairRefuses(t *testing.T) {

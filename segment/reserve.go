@@ -73,6 +73,9 @@ func giveUpReserve(o Options) bool {
 // there wasn't before.
 func (l *Log) useReserve(cause error) bool {
 	r := &l.reserve
+	if r.held.Load() == 0 {
+		return false // also while it is just being taken, which may last
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.held.Load() == 0 || r.file == nil {

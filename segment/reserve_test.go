@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluicemq/sluice/internal/vfs"
-	"github.com/sluicemq/sluice/segment/record"
 )
 
 // smallDisk is the real file system with a bound, which others take a part of. bbolt writes beside it, but is counted.
@@ -82,8 +82,7 @@ func smallDiskOptions(t testing.TB) (Options, *smallDisk) {
 // the log go on by itself.
 func TestOthersFillTheDisk(t *testing.T) {
 	o, d := smallDiskOptions(t)
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	f := newFiller(l, p)
 	for round := range 3 {
 		for range 20 {
@@ -125,8 +124,7 @@ func TestOthersFillTheDisk(t *testing.T) {
 // A log opens on a full disk: the reserve is for that, too.
 func TestOpenOnAFullDisk(t *testing.T) {
 	o, d := smallDiskOptions(t)
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	f := newFiller(l, p)
 	f.addAll(t, 3000)
 	f.wait(t)
@@ -185,4 +183,41 @@ func TestStateTakesTheReserve(t *testing.T) {
 		t.Error("the reserve was not used; the test needs more state")
 	}
 	equal(t, values(t, p, 0, 1<<20), numbered(0, f.next))
+}
+
+// Taking the reserve may last, on a file system that can't allocate. Whoever is short of space meanwhile doesn't wait for that.
+func TestReserveIsBeingTaken(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	o := testOptions(t.TempDir())
+	o.FS = &vfs.Faulty{FS: vfs.OS, Before: func(op vfs.Op, name string) (int, error) {
+		if op == vfs.OpAllocate && armed.CompareAndSwap(true, false) {
+			close(begun)
+			<-release
+		}
+		return 0, nil
+	}}
+	l := openQuiet(t, o)
+	if !l.useReserve(syscall.ENOSPC) {
+		t.Fatal("the reserve was not there")
+	}
+	armed.Store(true)
+	done := make(chan struct{})
+	go func() {
+		l.holdReserve()
+		close(done)
+	}()
+	<-begun
+	answered := make(chan bool, 1)
+	go func() { answered <- l.useReserve(syscall.ENOSPC) }()
+	select {
+	case helped := <-answered:
+		if helped {
+			t.Error("a reserve that isn't there made room")
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it was waited for")
+	}
+	close(release)
+	<-done
 }

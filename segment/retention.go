@@ -29,10 +29,12 @@ type retention struct {
 	evicted evictions
 	gaps    atomic.Int64 // in the state
 
-	mu         sync.Mutex // held through each pass, and by whoever changes gaps
-	partitions int        // of all topics in the state, at Open
-	older      map[string]int64
+	// Immutable after Open.
+	partitions int                          // of all topics in the state
+	older      map[string]int64             // the ends that the older state file has
 	ageOf      func(ms int64) time.Duration // tests have a clock of their own
+
+	changing sync.Mutex // held by whoever changes gaps in the state
 
 	// Under Log.mu.
 	looping  bool
@@ -41,10 +43,7 @@ type retention struct {
 }
 
 func (l *Log) kickRetention() {
-	select {
-	case l.retention.wake <- struct{}{}:
-	default:
-	}
+	wake(l.retention.wake)
 }
 
 // startRetention begins to evict, once the log is open.
@@ -134,9 +133,8 @@ func (l *Log) pressed() bool {
 
 // drain has records wait until room is made, unless nothing makes any: then they are refused.
 func (l *Log) drain(used int64) {
-	r := &l.retention
+	r, tell := &l.retention, nothing
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	switch {
 	case l.causes[causeBudget] != nil || r.draining:
 	case r.looping:
@@ -144,19 +142,22 @@ func (l *Log) drain(used int64) {
 		r.timer = time.AfterFunc(drainPatience, l.giveUpDraining)
 		l.kickRetention()
 	default:
-		l.refuseLocked(causeBudget, l.fullRefusal(used, "nobody evicts"))
+		tell = l.refuseLocked(causeBudget, l.fullRefusal(used, "nobody evicts"))
 	}
+	l.mu.Unlock()
+	tell()
 }
 
 // giveUpDraining refuses records that have waited long enough.
 func (l *Log) giveUpDraining() {
-	used := l.usedBytes()
+	used, tell := l.usedBytes(), nothing
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.retention.draining {
 		l.endDrainingLocked()
-		l.refuseLocked(causeBudget, l.fullRefusal(used, "segments can't be removed as fast"))
+		tell = l.refuseLocked(causeBudget, l.fullRefusal(used, "segments can't be removed as fast"))
 	}
+	l.mu.Unlock()
+	tell()
 }
 
 func (l *Log) endDrainingLocked() {
@@ -181,31 +182,30 @@ func (l *Log) judge(more bool, err error) {
 	if err != nil {
 		why = "nothing can be evicted: " + err.Error()
 	}
-	used := l.usedBytes()
+	used, tell := l.usedBytes(), nothing
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	switch {
 	case used <= l.plan.SoftBytes:
-		l.refuseLocked(causeBudget, nil)
+		tell = l.refuseLocked(causeBudget, nil)
 		l.endDrainingLocked()
 	case used < l.plan.LimitBytes:
 		l.endDrainingLocked()
 	case !more || err != nil:
-		l.refuseLocked(causeBudget, l.fullRefusal(used, why))
+		tell = l.refuseLocked(causeBudget, l.fullRefusal(used, why))
 		l.endDrainingLocked()
 	}
+	l.mu.Unlock()
+	tell()
 }
 
 // retainOnce makes one pass: it evicts a batch of segments, or brings about that the next pass can. more says that the
-// next pass should follow. Errors are those of a log that can't be written now.
+// next pass should follow. Errors are those of a log that can't be written now. For one goroutine.
 func (l *Log) retainOnce() (more bool, err error) {
-	l.retention.mu.Lock()
-	defer l.retention.mu.Unlock()
 	l.checkSpace()
 	return l.makePass(l.newPass())
 }
 
-// makePass is retainOnce with what there is to see. retention.mu is held.
+// makePass is retainOnce with what there is to see.
 func (l *Log) makePass(s *pass) (more bool, err error) {
 	err = s.plan()
 	switch {
@@ -272,25 +272,44 @@ func (l *Log) cover(list []victim) (bool, error) {
 // crash before leaves all as it was, one after is finished by the next Open.
 func (l *Log) evict(victims []victim) error {
 	starts := map[*Partition]int64{}
-	gaps := map[*Partition]gapChange{}
 	var list []*Partition // in order
-	unmirrored := make([]int64, len(victims))
-	for i := range victims {
-		v := &victims[i]
+	for _, v := range victims {
 		if _, known := starts[v.p]; !known {
 			list = append(list, v.p)
 		}
 		starts[v.p] = v.span.End
+	}
+	unmirrored, err := l.commitEviction(victims, list, starts)
+	if err != nil {
+		return fmt.Errorf("evict: %w", err)
+	}
+	for _, p := range list {
+		l.dropBelow(p, starts[p])
+	}
+	for i, v := range victims {
+		l.countEviction(v, unmirrored[i])
+	}
+	return nil
+}
+
+// commitEviction is evict's commit group. It returns how many records of each victim some follower had not passed.
+func (l *Log) commitEviction(victims []victim, list []*Partition, starts map[*Partition]int64) (unmirrored []int64, err error) {
+	l.retention.changing.Lock()
+	defer l.retention.changing.Unlock()
+	gaps := map[*Partition]gapChange{}
+	unmirrored = make([]int64, len(victims))
+	for i := range victims {
+		v := &victims[i]
 		g, ok := l.gapOf(v)
 		if !ok {
 			continue
 		}
 		unmirrored[i] = g.Records
 		if err := l.addGapTo(gaps, v.p, g); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	err := l.commitState(func(w *Writer) {
+	err = l.commitState(func(w *Writer) {
 		for _, p := range list {
 			w.Put(startKey(p), binary.BigEndian.AppendUint64(nil, uint64(starts[p])))
 			c := gaps[p]
@@ -310,16 +329,12 @@ func (l *Log) evict(victims []victim) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("evict: %w", err)
+		return nil, err
 	}
 	for _, p := range list {
 		l.retention.gaps.Add(gaps[p].more)
-		l.dropBelow(p, starts[p])
 	}
-	for i, v := range victims {
-		l.countEviction(v, unmirrored[i])
-	}
-	return nil
+	return unmirrored, nil
 }
 
 // addGapTo adds a gap to those that the partition has in the state and in changes.
@@ -334,7 +349,7 @@ func (l *Log) addGapTo(changes map[*Partition]gapChange, p *Partition, g Gap) er
 	}
 	stored, err := l.Gaps(p)
 	if err != nil {
-		return fmt.Errorf("evict from %s: %w", p, err)
+		return fmt.Errorf("gaps of %s: %w", p, err)
 	}
 	for _, s := range stored {
 		if !slices.Contains(c.delete, s.First) && !slices.ContainsFunc(c.put, func(n Gap) bool { return n.First == s.First }) {
@@ -359,12 +374,20 @@ func (l *Log) addGapTo(changes map[*Partition]gapChange, p *Partition, g Gap) er
 // chain tries again.
 func (l *Log) dropBelow(p *Partition, start int64) {
 	p.start.Store(start)
-	if err := p.chain.Drop(start); err != nil {
-		l.log.Warn("can't remove evicted segments yet", "partition", p.String(), "below", start, "error", err)
-	}
+	err := p.chain.Drop(start)
 	p.chainMu.Lock()
 	l.countLocked(p)
 	p.chainMu.Unlock()
+	stuck, bytes, _, why := p.chain.Stuck()
+	switch {
+	case err != nil:
+		l.log.Warn("can't remove evicted segments yet", "partition", p.String(), "below", start, "error", err)
+	case stuck > 0 && !p.stuck:
+		l.log.Warn("can't remove evicted segments, trying again; until then they count as used", "partition", p.String(), "segments", stuck, "bytes", bytes, "error", why)
+	case stuck == 0 && p.stuck:
+		l.log.Info("evicted segments are removed at last", "partition", p.String())
+	}
+	p.stuck = stuck > 0
 }
 
 func (l *Log) countEviction(v victim, unmirrored int64) {

@@ -26,7 +26,9 @@ var discard = slog.New(slog.DiscardHandler)
 func openQuiet(t testing.TB, o Options) *Log {
 	t.Helper()
 	o.FS = orOS(o.FS)
-	o.Logger = discard
+	if o.Logger == nil {
+		o.Logger = discard
+	}
 	l := newLog(o)
 	if err := l.open(); err != nil {
 		t.Fatal(err)
@@ -45,6 +47,14 @@ func orOS(f vfs.FS) vfs.FS {
 		return vfs.OS
 	}
 	return f
+}
+
+// cannotRemove is a hook under which all files stay.
+var cannotRemove = func(op vfs.Op, name string) error {
+	if op == vfs.OpRemove {
+		return &fs.PathError{Op: "remove", Path: name, Err: syscall.EIO}
+	}
+	return nil
 }
 
 func topicWith(t testing.TB, l *Log, o TopicOptions) *Partition {
@@ -102,8 +112,6 @@ func coverAll(t testing.TB, l *Log) {
 // order. Active segments are closed if they have worth bytes together.
 func evictAll(t testing.TB, l *Log, soft, worth int64) (order []string) {
 	t.Helper()
-	l.retention.mu.Lock()
-	defer l.retention.mu.Unlock()
 	for range 200 {
 		s := l.newPass()
 		s.soft, s.worth = soft, worth
@@ -235,13 +243,7 @@ func TestKillBetweenCommitAndRemoval(t *testing.T) {
 			p := topicWith(t, l, TopicOptions{Name: "t"})
 			fillSegments(t, l, p, 6, 0, 1)
 			coverAll(t, l)
-			keep := func(op vfs.Op, name string) error {
-				if op == vfs.OpRemove {
-					return &fs.PathError{Op: "remove", Path: name, Err: syscall.EIO}
-				}
-				return nil
-			}
-			hook.Store(&keep)
+			hook.Store(&cannotRemove)
 			before := logFiles(t, o.Dir, p)
 			evictAll(t, l, l.usedBytes()-150<<10, never)
 			start := p.StartOffset()
@@ -365,6 +367,34 @@ func TestGapsOfFollowers(t *testing.T) {
 }
 
 // What a gap has grown by since it was announced stays.
+// A gap is forgotten at once while an eviction waits for a checkpoint, or removes files: that may take long.
+func TestForgetGapDuringAPass(t *testing.T) {
+	fsys, hook := hooked()
+	o := testOptions(t.TempDir())
+	o.FS = fsys
+	o.Followers = func(string) []string { return []string{"region"} }
+	l := openQuiet(t, o)
+	p := topicWith(t, l, TopicOptions{Name: "t"})
+	fillSegments(t, l, p, 3, 0, 1)
+	forgotten := 0
+	forget := func(op vfs.Op, name string) error {
+		if op == vfs.OpRemove && strings.HasSuffix(name, ".log") {
+			gaps, err := l.Gaps(p)
+			if err != nil || len(gaps) != 1 {
+				return fmt.Errorf("gaps %+v, %w", gaps, err)
+			}
+			forgotten++
+			return l.ForgetGap(p, gaps[0])
+		}
+		return nil
+	}
+	hook.Store(&forget)
+	evictAll(t, l, l.usedBytes()-10<<10, never)
+	if forgotten == 0 || l.Status().Gaps != 0 {
+		t.Fatalf("%d gaps forgotten, %d left", forgotten, l.Status().Gaps)
+	}
+}
+
 func TestForgottenGapHasGrown(t *testing.T) {
 	l := openQuiet(t, testOptions(t.TempDir()))
 	p := topicWith(t, l, TopicOptions{Name: "t"})
@@ -473,6 +503,111 @@ func TestRetentionByAge(t *testing.T) {
 	again := crash(t, o).Topic("t").Partitions()[0]
 	if again.StartOffset() != next || again.HighWatermark() != next+1 {
 		t.Errorf("after a crash %d to %d, want %d to %d", again.StartOffset(), again.HighWatermark(), next, next+1)
+	}
+}
+
+// Evicted segments that can't be removed are told of, once, and again when they are gone.
+func TestSegmentsThatStay(t *testing.T) {
+	fsys, hook := hooked()
+	r := &slowReader{Handler: slog.DiscardHandler, t: t}
+	o := testOptions(t.TempDir())
+	o.FS, o.Logger = fsys, slog.New(r)
+	l := openQuiet(t, o)
+	r.l.Store(l)
+	p := topicWith(t, l, TopicOptions{Name: "t"})
+	fillSegments(t, l, p, 4, 0, 1)
+	coverAll(t, l)
+	hook.Store(&cannotRemove)
+	start := p.chain.Spans()[2].Base
+	l.dropBelow(p, start)
+	l.dropBelow(p, start)
+	if n := r.count("can't remove evicted segments"); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	hook.Store(nil)
+	l.dropBelow(p, start)
+	if n := r.count("removed at last"); n != 1 || len(logFiles(t, o.Dir, p)) != 3 {
+		t.Errorf("told %d times, files %v", n, logFiles(t, o.Dir, p))
+	}
+}
+
+// What is on its way from memory to a segment counts: a full topic takes nothing meanwhile.
+func TestTopicStaysFullDuringAnAppend(t *testing.T) {
+	fsys, hook := hooked()
+	o := testOptions(t.TempDir())
+	o.FS = fsys
+	o.AppendBytes, o.MemoryBytes, o.JournalBytes = 256<<10, 1<<20, 4<<20 // nothing is appended by itself
+	l := openQuiet(t, o)
+	p := topicWith(t, l, TopicOptions{Name: "t", RetentionBytes: 128 << 10, OnFull: Reject})
+	for p.topic.Refused() == nil {
+		ticket, err := l.Append(p, &record.Record{Value: make([]byte, 4000)})
+		wait(t, ticket, err)
+		l.checkTopic(p.topic)
+	}
+	appends := 0
+	look := func(op vfs.Op, name string) error {
+		if op == vfs.OpWrite && strings.HasSuffix(name, ".log") {
+			appends++
+			if l.checkTopic(p.topic); p.topic.Refused() == nil {
+				t.Errorf("records are welcome: %d bytes", p.topic.bytes())
+			}
+		}
+		return nil
+	}
+	hook.Store(&look)
+	if err := l.appendPartition(p); err != nil || appends == 0 {
+		t.Fatalf("%d appends, %v", appends, err)
+	}
+}
+
+// A segment that the disk doesn't give, or that is gone, keeps no other from being evicted, for whichever reason.
+func TestUnreadableSegmentIsEvicted(t *testing.T) {
+	for _, cause := range []error{syscall.EIO, syscall.ENOENT} {
+		for _, by := range []Reason{Age, Bytes, Budget} {
+			t.Run(fmt.Sprint(by, " ", cause), func(t *testing.T) {
+				fsys, hook := hooked()
+				o := testOptions(t.TempDir())
+				o.FS = fsys
+				l := openQuiet(t, o)
+				topic := TopicOptions{Name: "t"}
+				soft := int64(never)
+				switch by {
+				case Age:
+					topic.RetentionAge = time.Hour
+				case Bytes:
+					topic.RetentionBytes = 128 << 10
+				default:
+					soft = 0
+				}
+				p := topicWith(t, l, topic)
+				healthy := topicWith(t, l, TopicOptions{Name: "healthy"})
+				fillSegments(t, l, healthy, 2, 0, 1)
+				fillSegments(t, l, p, 5, 1_000_000, 1)
+				coverAll(t, l)
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				l = openQuiet(t, o) // it doesn't know the times of what it didn't write
+				l.retention.ageOf = func(int64) time.Duration { return 2 * time.Hour }
+				p, healthy = l.Topic("t").Partitions()[0], l.Topic("healthy").Partitions()[0]
+				spans := p.chain.Spans()
+				first := logFiles(t, o.Dir, p)[0]
+				ill := func(op vfs.Op, name string) error {
+					if (op == vfs.OpOpen || op == vfs.OpRead) && name == first {
+						return &fs.PathError{Op: string(op), Path: name, Err: cause}
+					}
+					return nil
+				}
+				hook.Store(&ill)
+				order := evictAll(t, l, soft, never)
+				if p.StartOffset() < spans[1].End || slices.Contains(logFiles(t, o.Dir, p), first) {
+					t.Errorf("start %d, segments %+v", p.StartOffset(), spans)
+				}
+				if by == Budget && (order[0] != "t-0" || healthy.StartOffset() == 0) {
+					t.Errorf("evicted %v", order)
+				}
+			})
+		}
 	}
 }
 

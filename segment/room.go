@@ -175,7 +175,7 @@ func (l *Log) journalBytes() int64 {
 	return max(onDisk, journal.Files*l.plan.JournalBytes)
 }
 
-// checkRoom is called after each commit and checkpoint: it has segments evicted in time, and else writers wait or refused.
+// checkRoom is called after each commit and checkpoint: it has segments evicted in time, and where that isn't enough writers wait or are refused.
 func (l *Log) checkRoom() {
 	used := l.usedBytes()
 	if used > l.plan.SoftBytes {
@@ -213,10 +213,9 @@ func (l *Log) checkTopic(t *Topic) {
 func (o *TopicOptions) softBytes() int64 { return o.RetentionBytes - o.RetentionBytes/16 }
 
 // bytes is what the topic's partitions take, with what is in memory.
-func (t *Topic) bytes() int64 {
-	n := int64(0)
+func (t *Topic) bytes() (n int64) {
 	for _, p := range t.partitions {
-		n += p.counted.Load() + p.waiting.Load()
+		n += p.bytes()
 	}
 	return n
 }

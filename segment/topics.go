@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"math"
 	"path/filepath"
 	"syscall"
 	"time"
 
+	"github.com/sluicemq/sluice/internal/vfs"
 	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/record"
 )
@@ -132,6 +132,7 @@ func (l *Log) openTopic(o TopicOptions, id uint32, ends map[string]int64, other 
 		p.covered.both.Store(l.retention.older[p.String()])
 		p.chain = chain
 		p.next = chain.NextOffset()
+		p.after = p.next
 		p.high.Store(p.next)
 		p.start.Store(chain.StartOffset())
 		l.countLocked(p)
@@ -149,14 +150,8 @@ func (l *Log) openChain(o files.Options, end int64) (chain *files.Chain, r files
 			return chain, r, err
 		}
 	}
-	aside := o.Dir + ".damaged" // not a partition's name
-	for i := 1; ; i++ {
-		if _, err := l.o.FS.Stat(aside); errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		aside = fmt.Sprintf("%s.damaged.%d", o.Dir, i)
-	}
-	if l.o.FS.Rename(o.Dir, aside) != nil {
+	aside, look := vfs.Unused(l.o.FS, o.Dir+".damaged") // not a partition's name
+	if look != nil || l.o.FS.Rename(o.Dir, aside) != nil {
 		return nil, r, err
 	}
 	l.log.Error("partition can't be read, set aside", "as", aside, "error", err)

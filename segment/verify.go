@@ -14,7 +14,6 @@ import (
 	"github.com/sluicemq/sluice/internal/vfs"
 	"github.com/sluicemq/sluice/segment/files"
 	"github.com/sluicemq/sluice/segment/journal"
-	"github.com/sluicemq/sluice/segment/record"
 	"github.com/sluicemq/sluice/segment/state"
 )
 
@@ -434,13 +433,7 @@ func (v *verifier) journal() (journal.Inspection, error) {
 			return nil
 		}
 		p := ViewPartition{string(e.Topic), e.Partition}
-		b, rest, err := record.Next(e.Batch)
-		if err == nil {
-			err = b.Verify()
-		}
-		if err == nil && len(rest) > 0 {
-			err = fmt.Errorf("%d bytes behind the batch", len(rest))
-		}
+		b, err := wholeBatch(e)
 		if err == nil && (ValidTopicName(p.Topic) != nil || p.ID < 0 || p.ID >= MaxPartitions) {
 			err = errors.New("there can't be such a partition")
 		}

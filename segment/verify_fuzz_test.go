@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/sluicemq/sluice/segment/record"
 )
 
 // smallDir is a small data directory, closed cleanly: its files by name, and its records.
@@ -14,8 +12,7 @@ func smallDir(t testing.TB) (names []string, content map[string][]byte, values m
 	t.Helper()
 	o := testOptions(filepath.Join(t.TempDir(), "data"))
 	o.MaxBytes, o.MaxRecordBytes, o.JournalBytes, o.AppendBytes, o.MemoryBytes = 4<<10, 1<<10, 64<<10, 256, 8<<10
-	l := openLog(t, o)
-	p := createTopic(t, l, "t", 1, record.None).Partitions()[0]
+	l, p := openOne(t, o)
 	for f := newFiller(l, p); f.next < 2500; {
 		f.addAll(t, 100)
 		eventually(t, "it is in a segment", func() bool { return p.chain.NextOffset() == int64(f.next) })

@@ -75,9 +75,7 @@ func (s *pass) full() bool { return len(s.victims) >= evictBatch }
 
 // plan chooses the victims of this pass: by age, by the topics' bounds, by the budget.
 func (s *pass) plan() error {
-	if err := s.byAge(); err != nil {
-		return err
-	}
+	s.byAge()
 	for _, t := range s.l.Topics() {
 		if err := s.byBytes(t); err != nil {
 			return err
@@ -97,16 +95,30 @@ func (sh *shelf) open() bool {
 // mirrored says whether the first segment is with all followers, of which there is one at least.
 func (sh *shelf) mirrored() bool { return sh.passed >= sh.spans[0].End }
 
-// times has the first segment's times read.
-func (sh *shelf) times() error {
-	span, ok, err := sh.p.chain.SpanAt(sh.spans[0].Base)
+// times has the times of a segment read. Of one that the disk doesn't give they stay unknown.
+func (sh *shelf) times(i int) error {
+	span, ok, err := sh.p.chain.SpanAt(sh.spans[i].Base)
 	if err != nil {
 		return fmt.Errorf("read the times of a segment of %s: %w", sh.p, err)
 	}
-	if ok && span.Base == sh.spans[0].Base {
-		sh.spans[0].MinTime, sh.spans[0].MaxTime = span.MinTime, span.MaxTime
+	if ok && span.Base == sh.spans[i].Base {
+		sh.spans[i].MinTime, sh.spans[i].MaxTime = span.MinTime, span.MaxTime
 	}
 	return nil
+}
+
+// newest is the greatest timestamp of the first segment, or, if that can't be told, of the next one of which it can: what is
+// older than that is older than it has to be. It is files.NoTime if none can be told.
+func (sh *shelf) newest() (int64, error) {
+	for i := range sh.spans {
+		if err := sh.times(i); err != nil {
+			return files.NoTime, err
+		}
+		if ms := sh.spans[i].MaxTime; ms != files.NoTime {
+			return ms, nil
+		}
+	}
+	return files.NoTime, nil
 }
 
 // take makes the first segment of the shelf a victim, unless a checkpoint has to come first.
@@ -122,15 +134,16 @@ func (s *pass) take(sh *shelf, reason Reason) bool {
 }
 
 // byAge takes the segments whose newest record is older than its topic keeps it.
-func (s *pass) byAge() error {
+func (s *pass) byAge() {
 	for _, sh := range s.shelves {
 		keep := sh.p.topic.options.Load().RetentionAge
 		for keep > 0 && !s.full() && (sh.closed() || sh.open()) {
-			if err := sh.times(); err != nil {
+			newest, err := sh.newest()
+			if err != nil {
 				s.l.log.Warn("can't judge the age of a segment", "error", err)
 				break
 			}
-			if newest := sh.spans[0].MaxTime; newest == files.NoTime || s.l.age(newest) < keep {
+			if newest == files.NoTime || s.l.age(newest) < keep {
 				break
 			}
 			if sh.open() {
@@ -142,7 +155,6 @@ func (s *pass) byAge() error {
 			}
 		}
 	}
-	return nil
 }
 
 // byBytes takes the oldest segments of a topic that is larger than it may be. One that rejects gives only what all have.
@@ -191,13 +203,13 @@ func (s *pass) sealLarge(t *Topic, o *TopicOptions) {
 	}
 }
 
-// oldest is the shelf whose first segment begins with the oldest record, among those that fit.
+// oldest is the shelf whose first segment begins with the oldest record, among those that fit. What can't be read goes first.
 func oldest(shelves []*shelf, fits func(*shelf) bool) (best *shelf, err error) {
 	for _, sh := range shelves {
 		if !fits(sh) {
 			continue
 		}
-		if err := sh.times(); err != nil {
+		if err := sh.times(0); err != nil {
 			return nil, err
 		}
 		if best == nil || sh.spans[0].MinTime < best.spans[0].MinTime {

@@ -41,6 +41,9 @@ func (w *Writer) Begin() error { return w.begin(ofRecords) }
 // BeginState is Begin for state changes alone, which a used-up disk budget does not refuse, as long as the reserve lasts.
 func (w *Writer) BeginState() error { return w.begin(ofState) }
 
+// Look takes the log's lock until End whatever the log refuses, for a look at Next and for lazy changes. Nothing else may be added.
+func (w *Writer) Look() { w.log.mu.Lock() }
+
 // What a writer wants to add.
 const (
 	ofRecords = iota
@@ -81,9 +84,26 @@ func (w *Writer) Append(p *Partition, r *record.Record) {
 		g.parts = append(g.parts, p)
 	}
 	b.Append(r)
+	p.after++
 	g.bytes += b.Len() - before
 	g.records++
 	w.dirty = true
+}
+
+// Next is the offset that the next record appended to the partition gets: all that were appended before, durable or not yet,
+// lie below it. Between Begin and End only. (A group that is given up when the log closes takes the offsets of its records back.)
+func (w *Writer) Next(p *Partition) int64 { return p.after }
+
+// Group is the number of the group that takes what is added now. Between Begin and End only.
+func (w *Writer) Group() uint64 { return w.log.active.seq }
+
+// Enlist has another writer's Waiter told of the fate of the group that w adds to, as if it had added something itself; the group
+// doesn't wait for it. Between Begin and End of w only.
+func (w *Writer) Enlist(other *Writer) {
+	if g := w.log.active; other.group != g.seq && other.waiter != nil {
+		other.group = g.seq
+		g.wake = append(g.wake, other)
+	}
 }
 
 // MaxKeyBytes is the longest key of a state value.
@@ -97,11 +117,15 @@ func checkKey(key []byte) error {
 	return nil
 }
 
-// changes is the group that takes a state change. An older lazy change of the key must not come after it.
-func (w *Writer) changes(key []byte) *group {
+func mustKey(key []byte) {
 	if err := checkKey(key); err != nil {
 		panic("segment: " + err.Error())
 	}
+}
+
+// changes is the group that takes a state change. An older lazy change of the key must not come after it.
+func (w *Writer) changes(key []byte) *group {
+	mustKey(key)
 	if l := w.log; len(l.lazy) > 0 {
 		delete(l.lazy, string(key))
 	}
@@ -117,6 +141,15 @@ func (w *Writer) Put(key, value []byte) {
 	g.changes = journal.AppendPut(g.changes, key, value)
 	g.bytes += len(g.changes) - before
 	g.count++
+}
+
+// PutLazy is Log.PutLazy between Begin and End: in one step with what is looked at there, so that no older value follows.
+func (w *Writer) PutLazy(key, value []byte) { w.log.putLazyLocked(key, value) }
+
+// DeleteLazy removes a key with the next group or checkpoint, as PutLazy stores a value. Between Begin and End only.
+func (w *Writer) DeleteLazy(key []byte) {
+	mustKey(key)
+	w.log.lazy[string(key)] = nil
 }
 
 // Delete removes a key of 1 to MaxKeyBytes bytes. Between Begin and End only.
@@ -175,10 +208,7 @@ func (l *Log) nudgeLocked() {
 		return
 	}
 	l.committer = busy
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	wake(l.wake)
 }
 
 // readyLocked says whether the group in hand is worth a sync at once.

@@ -3,6 +3,8 @@
 package vfs
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -69,4 +71,19 @@ func ReadFile(f FS, name string, limit int64) ([]byte, error) {
 		err = nil
 	}
 	return buf[:n], err
+}
+
+// Unused is name, or if that exists name.1, name.2 and so on: the first that doesn't. The error is of looking.
+func Unused(f FS, name string) (string, error) {
+	try := name
+	for i := 1; ; i++ {
+		_, err := f.Stat(try)
+		if errors.Is(err, fs.ErrNotExist) {
+			return try, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		try = fmt.Sprintf("%s.%d", name, i)
+	}
 }

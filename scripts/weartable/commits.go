@@ -23,11 +23,11 @@ import (
 
 const payloadBytes = 100
 
-// payload is what a sensor might send, as mqttload has it.
-func (m *meter) payload(dst []byte, n int) []byte {
+// payload is what a sensor might send, or random bytes.
+func payload(dst []byte, fill string, n int) []byte {
 	r := rand.New(rand.NewPCG(uint64(n), 1))
 	dst = dst[:0]
-	if m.fill != "random" {
+	if fill != "random" {
 		dst = fmt.Appendf(dst, `{"id":"pump-%03d","seq":%d,"t":%.2f,"p":%.3f,"rpm":%d,"v":%.4f,"i":%.4f,"st":%d,"e":%d}`,
 			n%100, n, 20+5*r.NormFloat64(), 4+r.NormFloat64()/10, 1450+r.IntN(20), 231+r.NormFloat64(), 3+r.Float64(), r.IntN(3), r.IntN(1000))
 	}
@@ -91,7 +91,7 @@ func (m *meter) commitGroups(ctx context.Context, l *segment.Log, t *segment.Top
 			return err
 		}
 		for j, p := range t.Partitions() {
-			value = m.payload(value, i*len(t.Partitions())+j)
+			value = payload(value, m.fill, i*len(t.Partitions())+j)
 			w.Append(p, &record.Record{Timestamp: time.Now().UnixMilli(), Key: fmt.Appendf(nil, "bench/%d", j), Value: value})
 		}
 		w.End()
@@ -199,7 +199,7 @@ func (m *meter) boltCase(ctx context.Context, dir string) (row, error) {
 			if err != nil {
 				return err
 			}
-			return b.Put(fmt.Appendf(nil, "%020d", i), m.payload(nil, i))
+			return b.Put(fmt.Appendf(nil, "%020d", i), payload(nil, m.fill, i))
 		})
 		if err != nil {
 			return row{}, err
@@ -270,7 +270,7 @@ func (m *meter) loneCase(ctx context.Context, dir string) (r row, err error) {
 		if err := w.Begin(); err != nil {
 			return r, err
 		}
-		w.Append(p, &record.Record{Timestamp: begin.UnixMilli(), Value: m.payload(nil, i)})
+		w.Append(p, &record.Record{Timestamp: begin.UnixMilli(), Value: payload(nil, m.fill, i)})
 		w.End()
 		if err := <-told.done; err != nil {
 			return r, err

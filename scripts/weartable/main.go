@@ -56,12 +56,15 @@ func run(ctx context.Context) error {
 	flag.Float64Var(&m.rate, "rate", 100, "messages a second of a stream")
 	flag.Float64Var(&m.commits, "commits", 10, "commits a second of the long run over 16 partitions")
 	flag.IntVar(&m.clients, "clients", 100, "publishers of a stream")
-	flag.StringVar(&m.fill, "fill", "json", "payloads: json, text or random")
+	flag.StringVar(&m.fill, "fill", "json", "payloads: json or random")
 	flag.StringVar(&only, "only", "", "regular expression: measure only rows whose name matches")
 	strict := flag.Bool("strict", false, "exit with 1 when a row is beyond its limit")
 	flag.Parse()
 	if m.dir == "" || device == "" || m.duration < time.Second || m.rate <= 0 || m.commits <= 0 || m.clients < 1 {
 		return errors.New("-dir and -device are needed (scripts/wear has them), -duration from 1s, -rate, -commits and -clients above 0")
+	}
+	if m.fill != "json" && m.fill != "random" {
+		return fmt.Errorf("-fill %s: use json or random", m.fill)
 	}
 	m.stat = filepath.Join("/sys/class/block", device, "stat")
 	if _, err := m.counters(); err != nil {

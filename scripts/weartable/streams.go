@@ -5,14 +5,12 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -107,35 +105,14 @@ func freeAddr() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// result is what mqttload prints, as far as this program looks at it.
-type result struct {
-	Acked   int            `json:"acked"`
-	Unacked int            `json:"unacked"`
-	P50     float64        `json:"ack_p50_us"`
-	P99     float64        `json:"ack_p99_us"`
-	Max     float64        `json:"ack_max_us"`
-	Errors  map[string]int `json:"errors"`
-}
-
-// load runs mqttload. Errors that it saw are this program's: a figure with them means nothing.
-func (m *meter) load(ctx context.Context, args ...string) (res result, err error) {
-	cmd := exec.CommandContext(ctx, m.mqttload, args...)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+// subscribe runs mqttload's durable subscriber.
+func (m *meter) subscribe(ctx context.Context, addr string, duration time.Duration) error {
+	cmd := exec.CommandContext(ctx, m.mqttload, "sub", "-addr", addr, "-persist", "-duration", duration.String())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
-		return res, fmt.Errorf("mqttload %v: %w\n%s", args, err, said.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
 	}
-	if args[0] == "sub" {
-		return res, nil
-	}
-	if err := json.Unmarshal(out.Bytes(), &res); err != nil {
-		return res, fmt.Errorf("mqttload %v: %w\n%s", args, err, out.String())
-	}
-	if len(res.Errors) > 0 || res.Unacked > 0 {
-		return res, fmt.Errorf("mqttload: %d unacknowledged, %v", res.Unacked, res.Errors)
-	}
-	return res, nil
+	return nil
 }
 
 // stream publishes and measures what that writes, with the broker's clean stop.
@@ -145,19 +122,17 @@ func (m *meter) stream(ctx context.Context, p *process, fill string, clients int
 	if err != nil {
 		return row{}, err
 	}
-	res, err := m.load(ctx, "pub", "-addr", p.addr, "-clients", strconv.Itoa(clients), "-qos", "1", "-size", strconv.Itoa(payloadBytes),
-		"-fill", fill, "-rate", strconv.FormatFloat(rate, 'g', -1, 64), "-warmup", "0s", "-duration", duration.String())
+	res, err := publish(ctx, p.addr, fill, clients, rate, duration)
 	used := time.Since(before.at)
 	said := p.stop()
 	if err != nil {
 		return row{}, fmt.Errorf("%w\n%s", err, said)
 	}
 	after, err := m.settled()
-	us := func(f float64) time.Duration { return time.Duration(f * float64(time.Microsecond)) }
 	if os.Getenv("WEAR_DEBUG") != "" {
 		fmt.Fprintln(os.Stderr, said)
 	}
-	return row{counters: after.since(before), messages: res.Acked, used: used, ackP50: us(res.P50), ackP99: us(res.P99), ackMax: us(res.Max)}, err
+	return row{counters: after.since(before), messages: res.messages, used: used, ackP50: res.p50, ackP99: res.p99, ackMax: res.max}, err
 }
 
 // startSluice starts the real binary on a data directory that has all its journal files.
@@ -217,10 +192,7 @@ func (m *meter) mosquittoCase(online bool) func(context.Context, string) (row, e
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
-		go func() {
-			_, err := m.load(ctx, "sub", "-addr", p.addr, "-persist", "-duration", subscribed.String())
-			done <- err
-		}()
+		go func() { done <- m.subscribe(ctx, p.addr, subscribed) }()
 		if !online {
 			if err := <-done; err != nil {
 				cancel()

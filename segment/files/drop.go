@@ -42,7 +42,7 @@ func (c *Chain) Seal() error {
 // by Open because it lies below Options.Start. Of each segment the log goes last: what a crash in between leaves is a
 // segment whose indexes are missing, while an index without a log is the trace of a log that was lost.
 //
-// Readers under way keep their files. What can't be removed is no error: see Doomed.
+// Readers under way keep their files. What can't be removed is no error: see Stuck.
 func (c *Chain) Drop(to int64) error {
 	if err := c.raiseStart(to); err != nil {
 		return err
@@ -204,9 +204,9 @@ func (s *segment) removedLocked(suffix string) int64 {
 	return before - s.bytesLocked()
 }
 
-// Doomed tells what has left the chain but could not be removed yet: segments, their bytes, how often
+// Stuck tells what has left the chain but could not be removed yet: segments, their bytes, how often
 // removing failed since Open, and why the last time. The next Drop or Sync tries again.
-func (c *Chain) Doomed() (segments int, bytes, failures int64, err error) {
+func (c *Chain) Stuck() (segments int, bytes, failures int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.dropped {

@@ -352,7 +352,7 @@ func TestDropWhileBusy(t *testing.T) {
 		if base, ok, err := c.OffsetForTime(ms, all); err != nil || ok && byBase[base] == nil && base > c.StartOffset() {
 			t.Errorf("time %d: %d, %v", ms, base, err)
 		}
-		if s, ok, err := c.Oldest(); err != nil || ok && s.MinTime > s.MaxTime {
+		if s, ok, err := c.SpanAt(0); err != nil || ok && s.MinTime > s.MaxTime {
 			t.Errorf("oldest: %+v, %v", s, err)
 		}
 		c.Spans()

@@ -40,7 +40,7 @@ func TestRemovalFails(t *testing.T) {
 					if err := c.Drop(to); err != nil {
 						t.Fatal(err)
 					}
-					n, doomed, failures, err := c.Doomed()
+					n, doomed, failures, err := c.Stuck()
 					if n != 3 || doomed <= 0 || doomed > dropped || failures < 3 || !errors.Is(err, cause) || c.Bytes() != b.diskBytes() {
 						t.Errorf("%d segments, %d bytes of %d, %d failures, %v; Bytes %d, on disk %d", n, doomed, dropped, failures, err, c.Bytes(), b.diskBytes())
 					}
@@ -48,7 +48,7 @@ func TestRemovalFails(t *testing.T) {
 					if err := c.Drop(0); err != nil { // tries again, in vain
 						t.Fatal(err)
 					}
-					if again, _, more, _ := c.Doomed(); again != 3 || more <= failures {
+					if again, _, more, _ := c.Stuck(); again != 3 || more <= failures {
 						t.Errorf("%d segments, %d failures after %d", again, more, failures)
 					}
 					broken.Store(false)
@@ -64,7 +64,7 @@ func TestRemovalFails(t *testing.T) {
 						c.Close()
 						c, _ = b.open(end)
 					}
-					if n, doomed, _, _ := c.Doomed(); err != nil || n != 0 || doomed != 0 || c.Bytes() != before-dropped || b.diskBytes() != before-dropped {
+					if n, doomed, _, _ := c.Stuck(); err != nil || n != 0 || doomed != 0 || c.Bytes() != before-dropped || b.diskBytes() != before-dropped {
 						t.Errorf("%v: %d segments, %d bytes; Bytes %d, on disk %d, want %d", err, n, doomed, c.Bytes(), b.diskBytes(), before-dropped)
 					}
 					b.wantContent(c, stillThere(list, to))
@@ -89,7 +89,7 @@ func TestRemovalFailsAtOpen(t *testing.T) {
 		return 0, nil
 	}}
 	c, r := b.open(list[89].NextOffset())
-	if n, _, _, _ := c.Doomed(); n != 2 || len(r.Damaged)+len(r.Missing) > 0 {
+	if n, _, _, _ := c.Stuck(); n != 2 || len(r.Damaged)+len(r.Missing) > 0 {
 		t.Errorf("%d segments, %+v", n, r)
 	}
 	b.wantContent(c, stillThere(list, b.o.Start))
@@ -97,7 +97,7 @@ func TestRemovalFailsAtOpen(t *testing.T) {
 	if err := c.Drop(0); err != nil {
 		t.Fatal(err)
 	}
-	if n, _, _, _ := c.Doomed(); n != 0 || c.Bytes() != b.diskBytes() {
+	if n, _, _, _ := c.Stuck(); n != 0 || c.Bytes() != b.diskBytes() {
 		t.Errorf("%d segments; %d bytes, on disk %d", n, c.Bytes(), b.diskBytes())
 	}
 }

@@ -121,62 +121,60 @@ func (x indexFile) timeEntry(i int64) (maxTime, at int64, err error) {
 	return int64(binary.BigEndian.Uint64(p)), x.base + int64(rel), nil
 }
 
-// search finds the latest of the first n offset entries whose last offset is at most offset. i is -1 if there is none.
+// latest finds the last of the first n entries that fits, where none fits behind one that doesn't. It is -1 if there is none.
 // Entries out of order make the answer arbitrary but never out of range.
-func (x indexFile) search(n, offset int64) (i, last, position int64, err error) {
-	i = -1
-	for lo, hi := int64(0), n; lo < hi; {
+func latest(n int64, fits func(i int64) (bool, error)) (int64, error) {
+	lo, hi := int64(0), n
+	for lo < hi {
 		mid := lo + (hi-lo)/2
-		l, p, err := x.entry(mid)
+		ok, err := fits(mid)
 		if err != nil {
-			return -1, 0, 0, err
+			return -1, err
 		}
-		if l > offset {
+		if ok {
+			lo = mid + 1
+		} else {
 			hi = mid
-			continue
 		}
-		i, last, position = mid, l, p
-		lo = mid + 1
 	}
-	return i, last, position, nil
+	return lo - 1, nil
+}
+
+// search finds the latest of the first n offset entries whose last offset is at most offset. i is -1 if there is none.
+func (x indexFile) search(n, offset int64) (i, last, position int64, err error) {
+	i, err = latest(n, func(i int64) (bool, error) {
+		l, p, err := x.entry(i)
+		if err != nil || l > offset {
+			return false, err
+		}
+		last, position = l, p
+		return true, nil
+	})
+	return i, last, position, err
 }
 
 // searchTime is search in the time index: the latest of the first n entries for a batch that ends at offset or before.
 func (x indexFile) searchTime(n, offset int64) (i, maxTime, at int64, err error) {
-	i, maxTime = -1, noTimestamp
-	for lo, hi := int64(0), n; lo < hi; {
-		mid := lo + (hi-lo)/2
-		t, a, err := x.timeEntry(mid)
-		if err != nil {
-			return -1, 0, 0, err
-		}
-		if a > offset {
-			hi = mid
-			continue
-		}
-		i, maxTime, at = mid, t, a
-		lo = mid + 1
-	}
-	return i, maxTime, at, nil
+	return x.latestTime(n, func(_, last int64) bool { return last <= offset })
 }
 
 // searchBefore finds the latest of the first n time entries with a timestamp below ms.
 func (x indexFile) searchBefore(n, ms int64) (i, maxTime, at int64, err error) {
-	i, maxTime = -1, noTimestamp
-	for lo, hi := int64(0), n; lo < hi; {
-		mid := lo + (hi-lo)/2
-		t, a, err := x.timeEntry(mid)
-		if err != nil {
-			return -1, 0, 0, err
+	return x.latestTime(n, func(t, _ int64) bool { return t < ms })
+}
+
+// latestTime is the latest of the first n time entries that fits; i is -1 and maxTime noTimestamp if there is none.
+func (x indexFile) latestTime(n int64, fits func(maxTime, last int64) bool) (i, maxTime, at int64, err error) {
+	maxTime = noTimestamp
+	i, err = latest(n, func(i int64) (bool, error) {
+		t, last, err := x.timeEntry(i)
+		if err != nil || !fits(t, last) {
+			return false, err
 		}
-		if t >= ms {
-			hi = mid
-			continue
-		}
-		i, maxTime, at = mid, t, a
-		lo = mid + 1
-	}
-	return i, maxTime, at, nil
+		maxTime, at = t, last
+		return true, nil
+	})
+	return i, maxTime, at, err
 }
 
 // increasing says whether both fields of the first n entries, of either index, increase from each to the next.

@@ -49,13 +49,14 @@ func openFile(fsys vfs.FS, name string, flag int) (f vfs.File, err error) {
 // patient reads a file around the blocks that the disk doesn't give: they come as zeros, so the batches that lie there
 // fail their checks, and what follows is found as it is behind any damage.
 type patient struct {
-	f    io.ReaderAt
-	err  error // why a block came as zeros; nil if none did
-	bad  int   // how many
-	last int64 // where the last of them is
+	f       io.ReaderAt
+	endures bool  // however many there are
+	err     error // why a block came as zeros; nil if none did
+	bad     int   // how many
+	last    int64 // where the last of them is
 }
 
-// ReadAt fails like that of the file, but for blocks that can't be read: only if there are too many of them.
+// ReadAt fails like that of the file, but for blocks that can't be read: only if there are too many of them to endure.
 func (p *patient) ReadAt(b []byte, at int64) (n int, err error) {
 	err = retry(func() (err error) {
 		n, err = p.f.ReadAt(b, at)
@@ -72,7 +73,7 @@ func (p *patient) ReadAt(b []byte, at int64) (n int, err error) {
 			return err
 		})
 		if unreadable(err) {
-			if p.bad == maxBadBlocks {
+			if p.bad == maxBadBlocks && !p.endures {
 				return n, err
 			}
 			p.note(err, at+int64(n))

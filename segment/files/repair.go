@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -237,13 +238,9 @@ var errStop = errors.New("enough")
 
 // keepAside copies a stretch to a file beside.
 func (r *repairer) keepAside(seg SegmentInfo, log vfs.File, s stretch) error {
-	name := fmt.Sprintf("%s%s%d", seg.Path, damagedInfix, s.position)
-	for i, try := 1, name; ; i++ {
-		if _, err := r.o.FS.Stat(try); errors.Is(err, fs.ErrNotExist) {
-			name = try
-			break
-		}
-		try = fmt.Sprintf("%s.%d", name, i)
+	name, err := vfs.Unused(r.o.FS, fmt.Sprintf("%s%s%d", seg.Path, damagedInfix, s.position))
+	if err != nil {
+		return err
 	}
 	to := s.to
 	if to == math.MaxInt64 {
@@ -257,7 +254,7 @@ func (r *repairer) keepAside(seg SegmentInfo, log vfs.File, s stretch) error {
 	if err != nil {
 		return err
 	}
-	if err = copyRange(f, &around{f: log}, s.position, s.end); err == nil {
+	if err = copyRange(f, &patient{f: log, endures: true}, s.position, s.end); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
@@ -320,18 +317,10 @@ func (r *repairer) remake(base, size int64) error {
 	defer log.Close()
 	size = min(size, all)
 	x := newIndexer(DefaultIndexIntervalBytes)
-	var list []entry
-	_, err = walk(log, size, base, math.MaxInt64, func(b record.Batch, at int64) error {
-		if e, ok := x.add(b, at); ok {
-			list = append(list, e)
-		}
-		return nil
-	}, func(stretch) error { return nil })
+	p := &patient{f: log, endures: true}
+	list, err := scanAll(&scanner{f: p, size: size, maxBatch: record.MaxBatchBytes, expect: base}, math.MaxInt64, &x)
 	if err != nil {
 		return err
-	}
-	if e, ok := x.final(); ok {
-		list = append(list, e)
 	}
 	index, times := encodeEntries(list, base)
 	for i, suffix := range []string{indexSuffix, timeSuffix} {
@@ -440,7 +429,7 @@ func (p *pieces) discard() {
 }
 
 // copyRange copies bytes from and to of src to the beginning of dst.
-func copyRange(dst vfs.File, src *around, from, to int64) error {
+func copyRange(dst vfs.File, src io.ReaderAt, from, to int64) error {
 	buf := make([]byte, scanChunk)
 	for at := from; at < to; {
 		n, err := src.ReadAt(buf[:min(int64(len(buf)), to-at)], at)

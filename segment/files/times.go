@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"math"
 
 	"github.com/sluicemq/sluice/segment/record"
@@ -49,11 +50,12 @@ func (c *Chain) spanLocked(i int) Span {
 	return Span{s.base, min(c.limitLocked(i), c.next), s.bytesLocked(), known(s.minTime), known(s.maxTime), s == c.writing}
 }
 
-// Oldest describes the first segment with both times, which are read when they are not known yet. ok is false for a chain
-// without segments. Errors are those of the file system, beside which the span is right but for unknown times.
-func (c *Chain) Oldest() (s Span, ok bool, err error) {
+// SpanAt describes the segment that holds offset, or the first one, with both times, which are read when they are not known
+// yet. Both are NoTime while the disk doesn't give the segment. ok is false for a chain without segments. Errors are those of
+// the file system otherwise.
+func (c *Chain) SpanAt(offset int64) (s Span, ok bool, err error) {
 	for {
-		v, ok := c.viewAt(math.MinInt64)
+		v, ok := c.viewAt(offset)
 		if !ok {
 			return Span{}, false, nil
 		}
@@ -61,13 +63,24 @@ func (c *Chain) Oldest() (s Span, ok bool, err error) {
 		if err != nil && c.changed(v.seg, v.size) {
 			continue
 		}
-		c.mu.Lock()
-		if len(c.segments) > 0 && c.segments[0] == v.seg {
-			defer c.mu.Unlock()
-			return c.spanLocked(0), true, err
+		if unreadable(err) || errors.Is(err, fs.ErrNotExist) {
+			err = nil
 		}
-		c.mu.Unlock()
+		if s, ok := c.span(v.seg); ok {
+			return s, true, err
+		}
 	}
+}
+
+// span describes a segment; ok is false if it has left the chain.
+func (c *Chain) span(seg *segment) (s Span, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := c.findLocked(seg.base)
+	if i < 0 || c.segments[i] != seg {
+		return Span{}, false
+	}
+	return c.spanLocked(i), true
 }
 
 // OffsetForTime is the base offset of the first batch, in the order of offsets, that has a timestamp of ms or later, that

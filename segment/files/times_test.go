@@ -116,7 +116,7 @@ func TestOffsetForTime(t *testing.T) {
 					}
 					for c.Segments() > 1 {
 						b.sync(c)
-						s, ok, err := c.Oldest()
+						s, ok, err := c.SpanAt(0)
 						if err != nil || !ok {
 							t.Fatal(ok, err)
 						}
@@ -193,7 +193,7 @@ func TestTimesWithDamagedIndexes(t *testing.T) {
 						b.verify()
 					}
 					for c.Segments() > 2 {
-						s, _, err := c.Oldest()
+						s, _, err := c.SpanAt(0)
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -263,7 +263,7 @@ func TestTimesAfterRestart(t *testing.T) {
 func (b *bench) wantOldest(c *Chain, list []record.Batch) {
 	b.Helper()
 	for c.Segments() > 2 && c.Spans()[0].End <= c.SyncedOffset() {
-		s, ok, err := c.Oldest()
+		s, ok, err := c.SpanAt(0)
 		if err != nil || !ok {
 			b.Fatal(ok, err)
 		}
@@ -272,7 +272,7 @@ func (b *bench) wantOldest(c *Chain, list []record.Batch) {
 			b.Fatal(err)
 		}
 	}
-	if s, _, err := c.Oldest(); err != nil {
+	if s, _, err := c.SpanAt(0); err != nil {
 		b.Fatal(err)
 	} else {
 		b.wantSpan(s, list)
@@ -294,7 +294,7 @@ func TestTimesPassDamage(t *testing.T) {
 			t.Errorf("time of batch %d: offset %d, %v %v, want that of %d", i, base, ok, err, want)
 		}
 	}
-	if s, ok, err := c.Oldest(); err != nil || !ok || s.MinTime != list[1].BaseTimestamp() {
+	if s, ok, err := c.SpanAt(0); err != nil || !ok || s.MinTime != list[1].BaseTimestamp() {
 		t.Errorf("oldest: %+v, %v", s, err)
 	}
 }
@@ -303,7 +303,7 @@ func TestTimesPassDamage(t *testing.T) {
 func TestOldestOfEmpty(t *testing.T) {
 	b := newBench(t)
 	c, _ := b.open(0)
-	if _, ok, err := c.Oldest(); ok || err != nil {
+	if _, ok, err := c.SpanAt(0); ok || err != nil {
 		t.Error(ok, err)
 	}
 	if _, ok, err := c.OffsetForTime(0, all); ok || err != nil {
@@ -312,11 +312,11 @@ func TestOldestOfEmpty(t *testing.T) {
 	if err := c.SkipTo(7); err != nil {
 		t.Fatal(err)
 	}
-	if s, ok, err := c.Oldest(); !ok || err != nil || s.MinTime != NoTime || s.MaxTime != NoTime || s.Base != 7 || s.End != 7 || !s.Active {
+	if s, ok, err := c.SpanAt(0); !ok || err != nil || s.MinTime != NoTime || s.MaxTime != NoTime || s.Base != 7 || s.End != 7 || !s.Active {
 		t.Errorf("%+v %v", s, err)
 	}
 	b.append(c, series(7, 1, 1))
-	if s, _, _ := c.Oldest(); s.MinTime == NoTime || s.MaxTime == NoTime {
+	if s, _, _ := c.SpanAt(0); s.MinTime == NoTime || s.MaxTime == NoTime {
 		t.Errorf("%+v", s)
 	}
 }

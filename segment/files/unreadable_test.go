@@ -260,7 +260,7 @@ func TestTimesOfUnreadable(t *testing.T) {
 		if base, ok, err := c.OffsetForTime(0, all); base != segs[1].Base || !ok || err != nil {
 			t.Errorf("%s: %d %v %v", how, base, ok, err)
 		}
-		if s, ok, err := c.Oldest(); !ok || err == nil || s.MaxTime != NoTime || s.Base != 0 || s.End != segs[1].Base {
+		if s, ok, err := c.SpanAt(0); !ok || err != nil || s.MinTime != NoTime || s.MaxTime != NoTime || s.Base != 0 || s.End != segs[1].Base {
 			t.Errorf("%s: %+v %v %v", how, s, ok, err)
 		}
 		ill = false

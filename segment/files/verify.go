@@ -170,7 +170,7 @@ func (c *checker) segment(seg SegmentInfo, limit int64) {
 	c.checked.Files++
 	c.checked.Bytes += size
 	var tail *stretch
-	w, _ := walk(log, size, seg.Base, limit, func(b record.Batch, at int64) error {
+	w, err := walk(log, size, seg.Base, limit, func(b record.Batch, at int64) error {
 		c.checked.Batches++
 		c.checked.Records += int64(b.Count())
 		x.batch(b, at)
@@ -186,6 +186,10 @@ func (c *checker) segment(seg SegmentInfo, limit int64) {
 	})
 	if c.more.What != "" {
 		c.report(c.more)
+	}
+	if err != nil {
+		c.unreadable(seg, limit, err)
+		return
 	}
 	known := x.finish(size, w.next, limit != math.MaxInt64)
 	c.next, c.good = w.next, w.position
@@ -203,7 +207,7 @@ func (c *checker) unreadable(seg SegmentInfo, limit int64, err error) {
 	}
 	c.report(Problem{
 		Severity: SeverityDamage, Kind: "file", Path: seg.Path, Position: 0, Bytes: seg.Bytes, From: seg.Base, To: to,
-		What: fmt.Sprintf("can't be opened: %v", err), Remedy: "give this user the right to read it, or see what the system's log says of the disk",
+		What: fmt.Sprintf("can't be read: %v", err), Remedy: "give this user the right to read it, or see what the system's log says of the disk",
 	})
 	c.next = seg.Base
 }

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -30,10 +29,10 @@ type walked struct {
 }
 
 // walk calls fn for each good batch of a log file, in order, and bad for each stretch between and behind them. limit is
-// the base of the next segment: what follows there counts. An error is fn's or bad's. Bytes that can't be read make a
-// stretch like wrong ones do.
+// the base of the next segment: what follows there counts. An error is fn's or bad's, or of reading where it isn't the disk
+// that doesn't give some bytes: those make a stretch like wrong ones do.
 func walk(f io.ReaderAt, size, base, limit int64, fn func(b record.Batch, at int64) error, bad func(stretch) error) (walked, error) {
-	p := &around{f: f}
+	p := &patient{f: f, endures: true}
 	s := scanner{f: p, size: size, maxBatch: record.MaxBatchBytes, expect: base}
 	for {
 		at, expect := s.position, s.expect
@@ -48,18 +47,24 @@ func walk(f io.ReaderAt, size, base, limit int64, fn func(b record.Batch, at int
 			return walked{at, expect, 0}, nil
 		case expect == limit:
 			return walked{at, expect, size - at}, nil
+		case readError(err) != nil:
+			return walked{}, err
 		case err == nil:
 			s.position, s.expect = at, expect
 			err = corrupt(b, "last offset %d reaches into the next segment", b.LastOffset())
 		}
 		x := stretch{position: at, end: size, from: expect, to: limit, cause: err}
-		if ok, _ := s.resync(limit); ok { // it reads around what fails
+		ok, err := s.resync(limit)
+		switch {
+		case err != nil:
+			return walked{}, err
+		case ok:
 			x.end, x.to, x.resumed = s.position, s.expect, true
-		} else if limit != math.MaxInt64 {
+		case limit != math.MaxInt64:
 			x.end = superseded(s, limit)
 		}
-		if p.failed != nil {
-			x.cause = fmt.Errorf("bytes can't be read: %w", p.failed)
+		if p.err != nil {
+			x.cause = fmt.Errorf("bytes can't be read: %w", p.err)
 		}
 		if err := bad(x); err != nil {
 			return walked{}, err
@@ -67,7 +72,7 @@ func walk(f io.ReaderAt, size, base, limit int64, fn func(b record.Batch, at int
 		if !x.resumed {
 			return walked{at, expect, size - x.end}, nil
 		}
-		p.failed = nil
+		p.err = nil
 	}
 }
 
@@ -79,35 +84,6 @@ func superseded(s scanner, limit int64) int64 {
 		return s.position
 	}
 	return s.size
-}
-
-// around reads around what can't be read: such bytes are zeros, a block at a time, which no batch's checksum survives.
-type around struct {
-	f      io.ReaderAt
-	failed error // why some bytes were not read
-}
-
-const aroundBlock = 4096
-
-func (p *around) ReadAt(b []byte, off int64) (n int, err error) {
-	for range 3 {
-		if n, err = p.f.ReadAt(b, off); err == nil || errors.Is(err, io.EOF) {
-			return n, err
-		}
-	}
-	for n = 0; n < len(b); {
-		block := b[n:min(len(b), n+aroundBlock-int((off+int64(n))%aroundBlock))]
-		got, err := p.f.ReadAt(block, off+int64(n))
-		if errors.Is(err, io.EOF) {
-			return n + got, io.EOF
-		}
-		if err != nil {
-			p.failed = err
-			clear(block[got:])
-		}
-		n += len(block)
-	}
-	return n, nil
 }
 
 // openSized opens a file for reading and asks for its size.

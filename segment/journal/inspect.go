@@ -128,12 +128,9 @@ func (f *file) strays(info *FileInfo) {
 
 // SetAside takes a file that no header leads into out of the journal, by another name, which it returns.
 func SetAside(fsys vfs.FS, path string) (string, error) {
-	aside := path + ".damaged"
-	for i := 1; ; i++ {
-		if _, err := fsys.Stat(aside); err != nil {
-			break
-		}
-		aside = fmt.Sprintf("%s.damaged.%d", path, i)
+	aside, err := vfs.Unused(fsys, path+".damaged")
+	if err != nil {
+		return "", err
 	}
 	if err := fsys.Rename(path, aside); err != nil {
 		return "", err

@@ -56,18 +56,24 @@ func inspectFile(path string) error {
 
 // oneMeta says whether only one of the file's two meta pages is good: bbolt opens it at that transaction without a word.
 func oneMeta(path string) bool {
+	_, good := metas(path)
+	return good[0] != good[1]
+}
+
+// metas are the file's two meta pages, and which of them are good: none if neither is, or the file can't be read.
+func metas(path string) (pages [2]boltMeta, good [2]bool) {
 	f, err := os.Open(path)
 	if err != nil {
-		return false
+		return pages, good
 	}
 	defer f.Close()
 	x := inspector{f: f}
 	if _, err := x.newestMeta(); err != nil {
-		return false
+		return pages, good
 	}
-	_, _, first := x.meta(0)
-	_, _, second := x.meta(x.pageSize)
-	return !first || !second
+	pages[0], _, good[0] = x.meta(0)
+	pages[1], _, good[1] = x.meta(x.pageSize)
+	return pages, good
 }
 
 type inspector struct {

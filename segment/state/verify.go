@@ -51,19 +51,9 @@ func Inspect(dir string, prefixes ...string) (checks [2]FileCheck, err error) {
 }
 
 // fingerprint changes with every transaction: it is what the meta pages say.
-func fingerprint(path string) (p [2]boltMeta) {
-	f, err := os.Open(path)
-	if err != nil {
-		return p
-	}
-	defer f.Close()
-	x := inspector{f: f}
-	if _, err := x.newestMeta(); err != nil {
-		return p
-	}
-	p[0], _, _ = x.meta(0)
-	p[1], _, _ = x.meta(x.pageSize)
-	return p
+func fingerprint(path string) [2]boltMeta {
+	pages, _ := metas(path)
+	return pages
 }
 
 func inspectAll(path string, prefixes []string) (FileCheck, error) {
