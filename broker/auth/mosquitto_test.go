@@ -1,0 +1,162 @@
+package auth
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestACLAgainstMosquitto asks the real broker about random files, by version 5's PUBACK: it says who may not publish.
+func TestACLAgainstMosquitto(t *testing.T) {
+	broker, err := exec.LookPath("mosquitto")
+	if err != nil {
+		broker = "/usr/sbin/mosquitto" // where Debian has it, which is in root's PATH only
+	}
+	if _, err := os.Stat(broker); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("SLUICE_REQUIRE"), ","), "mosquitto") {
+			t.Fatal("there is no mosquitto, and SLUICE_REQUIRE lists it")
+		}
+		t.Skip("there is no mosquitto")
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	files := 12
+	if testing.Short() {
+		files = 3
+	}
+	asked, allowed := 0, 0
+	for range files {
+		text := randomACL(r)
+		address := startMosquitto(t, broker, text)
+		a := testAuthenticator(t, text)
+		for i, who := range []identity{
+			newIdentity("", false, "c1"), newIdentity("u1", true, "c2"), newIdentity("u2", true, "c/3"), newIdentity("u1", true, "c+"),
+			newIdentity("u#", true, "c5"), newIdentity("none", true, "c1u1"), newIdentity("u3", true, "u3"),
+		} {
+			p := dialMosquitto(t, address, who)
+			c := a.Client(User{Name: who.user, Named: who.named}, who.clientID)
+			for range 40 {
+				topic := randomTopic(r)
+				want := p.mayPublish(topic)
+				if got := c.MayPublish([]byte(topic)); got != want {
+					t.Fatalf("seed %d: client %d, %+v, %q: %v, mosquitto %v, by\n%s", seed, i, who, topic, got, want, text)
+				}
+				asked++
+				if want {
+					allowed++
+				}
+			}
+			p.Close()
+		}
+	}
+	t.Logf("%d questions, %d allowed", asked, allowed)
+	if allowed == 0 || allowed == asked {
+		t.Error("the files tell nobody apart")
+	}
+}
+
+// startMosquitto runs the broker with an ACL file until the test ends.
+func startMosquitto(t *testing.T, broker, acl string) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = l.Addr().String()
+	l.Close()
+	_, port, _ := net.SplitHostPort(address)
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "acl"), acl)
+	put(t, filepath.Join(dir, "conf"), fmt.Sprintf("user root\nlistener %s 127.0.0.1\nallow_anonymous true\nacl_file %s\n", port, filepath.Join(dir, "acl")))
+	cmd := exec.Command(broker, "-c", filepath.Join(dir, "conf"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return address
+}
+
+type mosquittoClient struct {
+	net.Conn
+	t *testing.T
+}
+
+// dialMosquitto connects with version 5 as soon as the broker is up.
+func dialMosquitto(t *testing.T, address string, who identity) mosquittoClient {
+	t.Helper()
+	var conn net.Conn
+	var err error
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); ; <-tick.C {
+		if conn, err = net.Dial("tcp", address); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	flags := byte(2)
+	if who.named {
+		flags |= 128
+	}
+	body := append([]byte("\x00\x04MQTT\x05"), flags, 0, 0, 0)
+	body = appendField(body, who.clientID)
+	if who.named {
+		body = appendField(body, who.user)
+	}
+	c := mosquittoClient{conn, t}
+	c.send(0x10, body)
+	if kind, ack := c.read(); kind != 0x20 || ack[1] != 0 {
+		t.Fatalf("%+v: CONNACK %x % x", who, kind, ack)
+	}
+	return c
+}
+
+func appendField(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
+
+func (c mosquittoClient) send(first byte, body []byte) {
+	c.t.Helper()
+	if _, err := c.Write(append([]byte{first, byte(len(body))}, body...)); err != nil { // none has 128 bytes
+		c.t.Fatal(err)
+	}
+}
+
+func (c mosquittoClient) read() (first byte, body []byte) {
+	c.t.Helper()
+	var header [2]byte
+	_, err := io.ReadFull(c, header[:])
+	body = make([]byte, header[1])
+	if err == nil {
+		_, err = io.ReadFull(c, body)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return header[0], body
+}
+
+func (c mosquittoClient) mayPublish(topic string) bool {
+	c.t.Helper()
+	c.send(0x32, append(appendField(nil, topic), 0, 7, 0))
+	kind, ack := c.read()
+	if kind != 0x40 {
+		c.t.Fatalf("%q: %x % x, not PUBACK", topic, kind, ack)
+	}
+	return len(ack) < 3 || ack[2] != 0x87
+}
