@@ -23,6 +23,7 @@ test:
 	@$(if $(RACE),,echo "no C compiler for cgo: testing without the race detector")
 	$(GO) test $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT) $(PACKAGES)
 	cd scripts/mqttload && $(GO) test ./...
+	cd scripts/pahogo && $(GO) vet ./...
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/sluicemq/sluice/broker/admission"
@@ -30,7 +31,11 @@ type Broker struct {
 	lg     *slog.Logger
 	notify *notifier
 
+	reloader *reloader
+	watching sync.WaitGroup // the reloader's goroutine
+
 	// set by Start
+	unwatch context.CancelFunc
 	id      string
 	log     *segment.Log
 	mirrors []*mirror.Mirror
@@ -52,8 +57,17 @@ func New(o Options, lg *slog.Logger) (*Broker, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	return &Broker{o: o, lg: lg, notify: newNotifier(os.Getenv)}, nil
+	return &Broker{o: o, lg: lg, notify: newNotifier(os.Getenv), reloader: newReloader(lg)}, nil
 }
+
+// Watch has reload called when one of the files has changed, and at each Reload. An error says which file is wrong and why, and
+// that what was read before stays in use; it is logged. Call Watch before Start or Run.
+func (b *Broker) Watch(what string, files []string, reload func() error) {
+	b.reloader.register(what, files, reload)
+}
+
+// Reload has all files read again that may change while the broker runs. It returns at once; the log tells the outcome.
+func (b *Broker) Reload() { b.reloader.all() }
 
 // Run starts the broker, keeps it running until ctx is done, and stops it. While the disk is full, read-only or failing it
 // says so and waits until that is over.
@@ -130,6 +144,9 @@ func (b *Broker) start() (err error) {
 	if err := b.startMirrors(); err != nil {
 		return err
 	}
+	if err := b.openAccess(); err != nil {
+		return err
+	}
 	b.o.MQTT.Incarnation = newIncarnation()
 	if b.door, err = mqtt.New(b.o.MQTT, b.log, table, &b.drops, b.lg); err != nil {
 		return &ConfigError{err.Error()}
@@ -138,6 +155,12 @@ func (b *Broker) start() (err error) {
 		return err
 	}
 	b.door.Serve()
+	if files := b.door.TLSFiles(); len(files) > 0 {
+		b.reloader.register("certificates", files, b.door.ReloadTLS)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.unwatch = cancel
+	b.watching.Go(func() { b.reloader.run(ctx) })
 	b.lg.Info("ready", "gateway", b.id, "id_from", source, "data", b.o.Log.Dir, "mqtt", addresses(b.door.Addrs()),
 		"topics", len(b.log.Topics()), "mirrors", len(b.mirrors), "took", time.Since(began).Round(time.Millisecond))
 	return nil
@@ -146,7 +169,7 @@ func (b *Broker) start() (err error) {
 // undo closes what start had opened when it failed, so that it can be called again.
 func (b *Broker) undo() error {
 	err := b.Stop()
-	b.log, b.mirrors, b.door = nil, nil, nil
+	b.log, b.mirrors, b.door, b.unwatch = nil, nil, nil, nil
 	return err
 }
 
@@ -222,6 +245,10 @@ func (b *Broker) startMirrors() error {
 // quick. Errors name what could not be finished.
 func (b *Broker) Stop() error {
 	var errs []error
+	if b.unwatch != nil {
+		b.unwatch()
+		b.watching.Wait()
+	}
 	if b.door != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopConnections)
 		errs = append(errs, b.door.Close(ctx))
@@ -241,6 +268,9 @@ func (b *Broker) Stop() error {
 	}
 	return errors.Join(errs...)
 }
+
+// SetLimits changes how many connections there may be, as mqtt.Server.SetLimits says. It is for functions given to Watch.
+func (b *Broker) SetLimits(o mqtt.Options) { b.door.SetLimits(o) }
 
 // Addrs are the addresses at which the MQTT door listens.
 func (b *Broker) Addrs() []net.Addr { return b.door.Addrs() }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sluicemq/sluice/broker/auth"
 	"github.com/sluicemq/sluice/broker/mqtt"
 	"github.com/sluicemq/sluice/mirror"
 	"github.com/sluicemq/sluice/segment"
@@ -19,8 +20,10 @@ type Options struct {
 	Topics []segment.TopicOptions
 	// Routes are tried in order. A message that none takes is not stored, so the last one should take everything.
 	Routes []Route
-	// MQTT is the door. Its Incarnation is filled in.
+	// MQTT is the door. Its Incarnation and Access are filled in.
 	MQTT mqtt.Options
+	// Access says which files tell who may do what. Without any everybody may do everything.
+	Access auth.Options
 	// Mirrors are the regions. An empty alias becomes the gateway's id.
 	Mirrors []mirror.Options
 }

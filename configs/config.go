@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicemq/sluice/broker/mqtt"
 	"github.com/sluicemq/sluice/segment"
 )
 
@@ -72,16 +73,105 @@ type MQTT struct {
 	Listeners []Listener `yaml:"listeners"`
 	// MaxConnections counts connected clients over all listeners. Some more may be on their way to CONNACK.
 	MaxConnections int `yaml:"max_connections"`
+	// MaxPerAddress counts connections from one address; an IPv6 network of 64 bits is one, and loopback isn't counted.
+	MaxPerAddress int `yaml:"max_connections_per_address"`
+	// ConnectRate is how many connections a second are taken, after as many at once; others wait.
+	ConnectRate int `yaml:"connect_rate"`
 	// MaxPacketBytes bounds one packet of a client, header included.
 	MaxPacketBytes Size `yaml:"max_packet_bytes"`
 	// ReceiveMaximum is how many unacknowledged QoS 1 and 2 messages an MQTT 5 client may have in flight.
 	ReceiveMaximum int `yaml:"receive_maximum"`
+	// Auth says who may connect and what they may do.
+	Auth Auth `yaml:"auth"`
+	// Sessions bounds the sessions that outlive their connection.
+	Sessions Sessions `yaml:"sessions"`
+	// Retained bounds what is retained.
+	Retained Retained `yaml:"retained"`
+	// TopicAliasMaximum is how many topic aliases an MQTT 5 client may set. 0: none.
+	TopicAliasMaximum int `yaml:"topic_alias_maximum"`
+	// MaxKeepAlive is the longest keepalive of an MQTT 5 client; one that asks for more, or for none, is told this. 0: any.
+	MaxKeepAlive Duration `yaml:"max_keepalive"`
+	// ResponsePrefix is told, with the client id behind it, an MQTT 5 client that asks where responses may go. Empty: nobody is.
+	ResponsePrefix string `yaml:"response_prefix"`
+	// SysInterval is the time between two updates of the $SYS topics. 0: there are none.
+	SysInterval Duration `yaml:"sys_interval"`
+}
+
+// Sessions bounds what is kept of clients that are away. The messages are in the log: the bounds are on what a session is given of them.
+type Sessions struct {
+	// Max counts those of connected clients, too. A client that would need one more is refused.
+	Max int `yaml:"max"`
+	// MaxExpiry is how long one is kept at most while its client is away; of MQTT 3.1.1 clients without CleanSession always that long.
+	MaxExpiry Duration `yaml:"max_expiry"`
+	// MaxMessages, MaxBytes and MaxAge are what a client is given of what came while it was away: the oldest so many messages and bytes
+	// of topic and payload, and none older. 0: no bound but what the log keeps.
+	MaxMessages int      `yaml:"max_messages"`
+	MaxBytes    Size     `yaml:"max_bytes"`
+	MaxAge      Duration `yaml:"max_age"`
+}
+
+// Retained bounds the retained messages. Beyond it no topic gets one that has none, and none a larger one.
+type Retained struct {
+	MaxMessages int `yaml:"max_messages"`
+	// MaxBytes is of topics, payloads and properties, and 250 bytes for each message.
+	MaxBytes Size `yaml:"max_bytes"`
+}
+
+// Auth is mosquitto's two files, which are read again when they change.
+type Auth struct {
+	// PasswordFile has the users. Empty: passwords aren't checked, and only loopback listeners, and those that say so, let clients in.
+	PasswordFile string `yaml:"password_file"`
+	// ACLFile says what users may publish and receive. Empty: everything.
+	ACLFile string `yaml:"acl_file"`
+	// DeniedPublish is what becomes of a version 3.1.1 client that publishes what it may not: ack acknowledges the message and drops it,
+	// close closes the connection. A version 5 client is told by a reason code.
+	DeniedPublish string `yaml:"denied_publish"`
+	// StrictSubscribe refuses subscriptions to what a client may not receive all of. Without it they are granted and each delivery checked.
+	StrictSubscribe bool `yaml:"strict_subscribe"`
+	// ArgonMemory bounds what checking one argon2 password may take. 0: a quarter of the machine's memory, 8 to 64 MiB.
+	ArgonMemory Size `yaml:"argon2_memory"`
 }
 
 // Listener is one address to accept connections at.
 type Listener struct {
-	// Address is host:port; localhost means both loopback addresses.
+	// Address is host:port or unix:PATH; localhost means both loopback addresses.
 	Address string `yaml:"address"`
+	// AllowAnonymous lets clients in that give no user name.
+	AllowAnonymous bool `yaml:"allow_anonymous"`
+	// DeniedPublish is this listener's, in place of mqtt.auth.denied_publish. Empty: that.
+	DeniedPublish string `yaml:"denied_publish"`
+	// Mode is the permissions of a unix socket's file. 0: 0660.
+	Mode FileMode `yaml:"mode"`
+	// TLS, 1.2 and up. Nil: none.
+	TLS *TLS `yaml:"tls"`
+	// WebSocket, in TLS if there is TLS. Nil: MQTT without it.
+	WebSocket *WebSocket `yaml:"websocket"`
+	// ProxyProtocol, if all connections come from proxies that say whose they are. Nil: none do.
+	ProxyProtocol *ProxyProtocol `yaml:"proxy_protocol"`
+}
+
+// TLS names the files of a listener's TLS, all PEM (the CRL also DER), and says what is asked of clients.
+type TLS struct {
+	Cert string `yaml:"cert"` // with the certificates between it and the authority
+	Key  string `yaml:"key"`
+	CA   string `yaml:"ca"`  // authorities of clients' certificates
+	CRL  string `yaml:"crl"` // revoked ones; empty: none
+	// ClientAuth is none, request or require.
+	ClientAuth string `yaml:"client_auth"`
+	// UserFrom is what of a client's certificate is the user name: none, cn or san.
+	UserFrom string `yaml:"user_from"`
+}
+
+// WebSocket is where MQTT over WebSocket is to be had, and which web pages may.
+type WebSocket struct {
+	Path    string   `yaml:"path"`
+	Origins []string `yaml:"origins"`
+}
+
+// ProxyProtocol says whose PROXY headers are believed.
+type ProxyProtocol struct {
+	// Trusted are addresses and networks.
+	Trusted []string `yaml:"trusted"`
 }
 
 // Topic is one topic of the log.
@@ -158,8 +248,16 @@ func Default() *Config {
 		MQTT: MQTT{
 			Listeners:      []Listener{{Address: "localhost:1883"}},
 			MaxConnections: 2000,
+			MaxPerAddress:  1000,
+			ConnectRate:    1000,
 			MaxPacketBytes: 256 * KiB,
 			ReceiveMaximum: 64,
+			Auth:           Auth{DeniedPublish: "ack"},
+
+			Sessions:          Sessions{Max: 10000, MaxExpiry: Duration(30 * 24 * time.Hour)},
+			Retained:          Retained{MaxMessages: 10000, MaxBytes: 4 * MiB},
+			TopicAliasMaximum: 16,
+			SysInterval:       Duration(10 * time.Second),
 		},
 		Routes:  []Route{DefaultRoute()},
 		Mirrors: []Mirror{},
@@ -186,6 +284,10 @@ func DefaultMirror() Mirror {
 func (t *Topic) setDefaults()  { *t = DefaultTopic("") }
 func (r *Route) setDefaults()  { *r = Route{Key: "{topic}"} }
 func (m *Mirror) setDefaults() { *m = DefaultMirror() }
+func (t *TLS) setDefaults() {
+	*t = TLS{ClientAuth: string(mqtt.NoClientAuth), UserFrom: string(mqtt.UserFromNone)}
+}
+func (w *WebSocket) setDefaults() { *w = WebSocket{Path: "/mqtt"} }
 
 // Override notes that the value at a key path was set by something else than the file, such as a flag, for messages.
 func (c *Config) Override(path, source string) {

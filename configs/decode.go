@@ -73,6 +73,9 @@ func (d *decoder) decodeValue(field reflect.Value, n ast.Node, path string) {
 		return
 	}
 	switch field.Interface().(type) {
+	case FileMode:
+		decodeUnit(d, field, n, path, ParseFileMode)
+		return
 	case Size:
 		decodeUnit(d, field, n, path, ParseSize)
 		return
@@ -87,12 +90,21 @@ func (d *decoder) decodeValue(field reflect.Value, n ast.Node, path string) {
 			return
 		}
 		d.wrongType(field, n, path)
+	case reflect.Pointer: // a section that may be missing altogether
+		section := reflect.New(field.Type().Elem())
+		if s, ok := section.Interface().(interface{ setDefaults() }); ok {
+			s.setDefaults()
+		}
+		field.Set(section)
+		d.decodeValue(section.Elem(), n, path)
 	case reflect.Slice:
 		d.decodeList(field, n, path)
 	case reflect.String:
 		d.decodeString(field, n, path)
 	case reflect.Int:
 		d.decodeInt(field, n, path)
+	case reflect.Bool:
+		d.decodeBool(field, n, path)
 	default:
 		panic(fmt.Sprintf("configs: no decoder for %s at %s", field.Type(), path))
 	}
@@ -144,6 +156,19 @@ func (d *decoder) decodeInt(field reflect.Value, n ast.Node, path string) {
 		return
 	}
 	field.SetInt(v)
+}
+
+// decodeBool reads true or false. YAML's older words for them (yes, on) are texts here.
+func (d *decoder) decodeBool(field reflect.Value, n ast.Node, path string) {
+	text, expanded, ok := d.scalar(n, path)
+	if !ok {
+		return
+	}
+	if (text != "true" && text != "false") || (n.Type() != ast.BoolType && !expanded) {
+		d.wrongType(field, n, path)
+		return
+	}
+	field.SetBool(text == "true")
 }
 
 // decodeUnit reads a number with a unit. YAML sees 5ms as text and 5 as a number; both are the same to us.
@@ -198,12 +223,16 @@ func (d *decoder) wrongType(field reflect.Value, n ast.Node, path string) {
 // wanted says what a field takes.
 func wanted(field reflect.Value) string {
 	switch field.Interface().(type) {
+	case FileMode:
+		return "permissions such as 0660"
 	case Size:
 		return "a size such as 256KiB"
 	case Duration:
 		return "a duration such as 5ms"
 	}
 	switch field.Kind() {
+	case reflect.Pointer:
+		return wanted(reflect.New(field.Type().Elem()).Elem())
 	case reflect.Struct:
 		return "a mapping of " + allowedKeys(field.Addr().Interface())
 	case reflect.Slice:
@@ -213,6 +242,8 @@ func wanted(field reflect.Value) string {
 		return "a list of texts"
 	case reflect.Int:
 		return "a whole number"
+	case reflect.Bool:
+		return "true or false"
 	}
 	return "text"
 }

@@ -76,8 +76,8 @@ func TestCommentedExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Topics) != 1 || len(c.Routes) != 2 || len(c.Mirrors) != 1 || len(c.Mirrors[0].Region.Brokers) != 2 {
-		t.Errorf("examples give %d topics, %d routes, %+v", len(c.Topics), len(c.Routes), c.Mirrors)
+	if len(c.MQTT.Listeners) != 5 || len(c.Topics) != 1 || len(c.Routes) != 2 || len(c.Mirrors) != 1 || len(c.Mirrors[0].Region.Brokers) != 2 {
+		t.Errorf("examples give %d listeners, %d topics, %d routes, %+v", len(c.MQTT.Listeners), len(c.Topics), len(c.Routes), c.Mirrors)
 	}
 }
 
@@ -88,10 +88,24 @@ gateway: {id: plant-7}
 data: {dir: /var/lib/sluice, budget: 2GiB, reserve: 64MiB, endurance: 4TB}
 commit: {max_delay: "${DELAY}", max_bytes: 512KiB, journal_bytes: 32MiB, wear_budget: 1GiB, max_delay_ceiling: 2s}
 mqtt:
-  listeners: [{address: "127.0.0.1:1883"}, {address: "[::1]:1884"}]
+  listeners:
+    - {address: "127.0.0.1:1883", allow_anonymous: true, denied_publish: close}
+    - {address: "[::1]:8883", tls: {cert: c.pem, key: k.pem, ca: ca.pem, crl: crl.pem, client_auth: require, user_from: san}}
+    - {address: "127.0.0.1:8083", websocket: {origins: ["https://a.example", "*"]}, tls: {cert: c.pem, key: k.pem}}
+    - {address: "unix:/run/mqtt.sock", mode: 0600, proxy_protocol: {}}
+    - {address: "localhost:1884", proxy_protocol: {trusted: [10.0.0.7, "fd00::/8"]}}
+  auth: {password_file: /etc/mosquitto/passwd, acl_file: /etc/mosquitto/acl, denied_publish: close, strict_subscribe: true, argon2_memory: 16MiB}
   max_connections: ${LIMIT}
+  max_connections_per_address: 5
+  connect_rate: 6
   max_packet_bytes: 100000
   receive_maximum: 20
+  sessions: {max: 18, max_expiry: 7d, max_messages: 1000, max_bytes: 1MiB, max_age: 1d}
+  retained: {max_messages: 5, max_bytes: 1MiB}
+  topic_alias_maximum: 3
+  max_keepalive: 5m
+  response_prefix: response/
+  sys_interval: 0
 topics:
   - {name: telemetry, partitions: 8, compression: none, segment_bytes: 4MiB, priority: high, retention: {bytes: 512MiB, age: 168h}, on_full: reject}
   - name: alarms
@@ -115,8 +129,18 @@ log: {level: debug, format: json}
 			WearBudget: GiB, MaxDelayCeiling: Duration(2 * time.Second),
 		},
 		MQTT: MQTT{
-			Listeners:      []Listener{{"127.0.0.1:1883"}, {"[::1]:1884"}},
-			MaxConnections: 17, MaxPacketBytes: 100000, ReceiveMaximum: 20,
+			Listeners: []Listener{
+				{Address: "127.0.0.1:1883", AllowAnonymous: true, DeniedPublish: "close"},
+				{Address: "[::1]:8883", TLS: &TLS{Cert: "c.pem", Key: "k.pem", CA: "ca.pem", CRL: "crl.pem", ClientAuth: "require", UserFrom: "san"}},
+				{Address: "127.0.0.1:8083", WebSocket: &WebSocket{Path: "/mqtt", Origins: []string{"https://a.example", "*"}},
+					TLS: &TLS{Cert: "c.pem", Key: "k.pem", ClientAuth: "none", UserFrom: "none"}},
+				{Address: "unix:/run/mqtt.sock", Mode: 0o600, ProxyProtocol: &ProxyProtocol{}},
+				{Address: "localhost:1884", ProxyProtocol: &ProxyProtocol{Trusted: []string{"10.0.0.7", "fd00::/8"}}},
+			},
+			MaxConnections: 17, MaxPerAddress: 5, ConnectRate: 6, MaxPacketBytes: 100000, ReceiveMaximum: 20,
+			Auth:     Auth{PasswordFile: "/etc/mosquitto/passwd", ACLFile: "/etc/mosquitto/acl", DeniedPublish: "close", StrictSubscribe: true, ArgonMemory: 16 * MiB},
+			Sessions: Sessions{Max: 18, MaxExpiry: Duration(7 * 24 * time.Hour), MaxMessages: 1000, MaxBytes: MiB, MaxAge: Duration(24 * time.Hour)},
+			Retained: Retained{MaxMessages: 5, MaxBytes: MiB}, TopicAliasMaximum: 3, MaxKeepAlive: Duration(5 * time.Minute), ResponsePrefix: "response/",
 		},
 		Topics: []Topic{
 			{
@@ -221,7 +245,7 @@ func TestErrors(t *testing.T) {
 		{"list for a number", "mqtt: {max_connections: [1]}\n",
 			`gateway.yaml:1:25: mqtt.max_connections: a list where a whole number belongs`},
 		{"mapping for a list", "mqtt:\n  listeners:\n    address: localhost:1883\n",
-			`gateway.yaml:3:5: mqtt.listeners: a mapping where a list of entries with address belongs`},
+			`gateway.yaml:3:5: mqtt.listeners: a mapping where a list of entries with address, allow_anonymous, denied_publish, mode, tls, websocket, proxy_protocol belongs`},
 		{"text for a list", "mirror:\n  - region: {brokers: kafka:9092}\n",
 			`gateway.yaml:2:23: mirror[0].region.brokers: the text "kafka:9092" where a list of texts belongs`},
 		{"text for a mapping", "log: debug\n",
@@ -305,21 +329,76 @@ func TestErrors(t *testing.T) {
 		{"no listeners", "mqtt:\n  listeners: []\n",
 			`gateway.yaml:2:14: mqtt.listeners: is empty; give one address, such as localhost:1883`},
 		{"listener for everyone", "mqtt:\n  listeners:\n    - address: \"0.0.0.0:1883\"\n",
-			`gateway.yaml:3:16: mqtt.listeners[0].address: "0.0.0.0:1883" is not a loopback address, and this release has no authentication: it would let anyone publish; use localhost, 127.0.0.1 or [::1]`},
+			`gateway.yaml:3:16: mqtt.listeners[0].address: "0.0.0.0:1883" is not a loopback address, and nothing says who may connect; set mqtt.auth.password_file, write client_auth: require under tls, or allow_anonymous: true at this listener to let anyone publish`},
 		{"listener on all interfaces", "mqtt:\n  listeners: [{address: \":1883\"}]\n",
-			`gateway.yaml:2:25: mqtt.listeners[0].address: ":1883" is not a loopback address, and this release has no authentication: it would let anyone publish; use localhost, 127.0.0.1 or [::1]`},
+			`gateway.yaml:2:25: mqtt.listeners[0].address: ":1883" is not a loopback address, and nothing says who may connect; set mqtt.auth.password_file, write client_auth: require under tls, or allow_anonymous: true at this listener to let anyone publish`},
+		{"denied publish", "mqtt:\n  auth: {denied_publish: drop}\n",
+			`gateway.yaml:2:26: mqtt.auth.denied_publish: "drop" is not known (allowed: ack, close)`},
+		{"denied publish at a listener", "mqtt:\n  listeners: [{address: \"localhost:1\", denied_publish: clos}]\n",
+			`gateway.yaml:2:56: mqtt.listeners[0].denied_publish: "clos" is not known; did you mean "close"? (allowed: ack, close)`},
+		{"argon2 memory", "mqtt: {auth: {argon2_memory: 2GiB}}\n",
+			`gateway.yaml:1:30: mqtt.auth.argon2_memory: 2GiB is out of range; allowed: 1MiB to 1GiB`},
+		{"anonymous perhaps", "mqtt:\n  listeners: [{address: \"localhost:1\", allow_anonymous: yes}]\n",
+			`gateway.yaml:2:57: mqtt.listeners[0].allow_anonymous: the text "yes" where true or false belongs`},
 		{"listener without a port", "mqtt:\n  listeners: [{address: localhost}]\n",
 			`gateway.yaml:2:25: mqtt.listeners[0].address: "localhost" is not host:port; write for example localhost:1883`},
 		{"listener without an address", "mqtt:\n  listeners:\n    - {}\n",
 			`gateway.yaml:3:7: mqtt.listeners[0].address: "" is not host:port; write for example localhost:1883`},
 		{"port", "mqtt:\n  listeners: [{address: \"localhost:65536\"}]\n",
 			`gateway.yaml:2:25: mqtt.listeners[0].address: "localhost:65536": port "65536" is not a number from 0 to 65535; write for example localhost:1883`},
+		{"host that is no address", "mqtt:\n  listeners: [{address: \"gateway:1883\"}]\n",
+			`gateway.yaml:2:25: mqtt.listeners[0].address: "gateway:1883": host "gateway" is not an IP address; write for example localhost:1883`},
+		{"unix socket", "mqtt:\n  listeners: [{address: \"unix:mqtt.sock\"}]\n",
+			`gateway.yaml:2:25: mqtt.listeners[0].address: "unix:mqtt.sock" is not a unix socket's address: the path must begin with / and have at most 107 bytes; write for example unix:/run/sluice/mqtt.sock`},
+		{"mode", "mqtt:\n  listeners: [{address: \"unix:/run/a\", mode: 0999}]\n",
+			`gateway.yaml:2:46: mqtt.listeners[0].mode: "0999" is not a file's permissions; write three octal digits, such as 0660`},
+		{"mode of an address", "mqtt:\n  listeners: [{address: \"localhost:1\", mode: 0600}]\n",
+			`gateway.yaml:2:46: mqtt.listeners[0].mode: is for unix sockets only; take it out`},
+		{"TLS without files", "mqtt:\n  listeners:\n    - address: localhost:8883\n      tls: {}\n",
+			`gateway.yaml:4:12: mqtt.listeners[0].tls.cert: is empty; name the file of the server's certificate (PEM)
+gateway.yaml:4:12: mqtt.listeners[0].tls.key: is empty; name the file of the certificate's key (PEM, without a passphrase)`},
+		{"TLS without a value", "mqtt:\n  listeners:\n    - address: localhost:8883\n      tls:\n",
+			`gateway.yaml:4:7: mqtt.listeners[0].tls: has no value; give it a mapping of cert, key, ca, crl, client_auth, user_from, or take the key out`},
+		{"unknown key in TLS", "mqtt:\n  listeners: [{address: localhost:1, tls: {cert: a, key: b, ciphers: c}}]\n",
+			`gateway.yaml:2:61: unknown key "ciphers" in mqtt.listeners[0].tls (allowed: cert, key, ca, crl, client_auth, user_from)`},
+		{"client certificates without an authority", "mqtt:\n  listeners: [{address: localhost:1, tls: {cert: a, key: b, client_auth: request}}]\n",
+			`gateway.yaml:2:43: mqtt.listeners[0].tls.ca: is empty; name the file of the authority that signs clients' certificates (PEM)`},
+		{"authority without client certificates", "mqtt:\n  listeners: [{address: localhost:1, tls: {cert: a, key: b, ca: c}}]\n",
+			`gateway.yaml:2:43: mqtt.listeners[0].tls.client_auth: is none, so ca, crl and user_from do nothing; write request or require, or take them out`},
+		{"client_auth", "mqtt:\n  listeners: [{address: localhost:1, tls: {cert: a, key: b, client_auth: maybe}}]\n",
+			`gateway.yaml:2:74: mqtt.listeners[0].tls.client_auth: "maybe" is not allowed; use none, request or require`},
+		{"user_from", "mqtt:\n  listeners: [{address: localhost:1, tls: {cert: a, key: b, ca: c, client_auth: require, user_from: dn}}]\n",
+			`gateway.yaml:2:101: mqtt.listeners[0].tls.user_from: "dn" is not allowed; use none, cn or san`},
+		{"WebSocket path", "mqtt:\n  listeners: [{address: localhost:1, websocket: {path: mqtt}}]\n",
+			`gateway.yaml:2:56: mqtt.listeners[0].websocket.path: "mqtt" is not the path of a URL; write for example /mqtt`},
+		{"WebSocket origin", "mqtt:\n  listeners: [{address: localhost:1, websocket: {origins: [example.org]}}]\n",
+			`gateway.yaml:2:60: mqtt.listeners[0].websocket.origins[0]: "example.org" is not an origin; write for example https://example.org, without a path, or "*" for all`},
+		{"PROXY protocol of nobody", "mqtt:\n  listeners: [{address: localhost:1, proxy_protocol: {}}]\n",
+			`gateway.yaml:2:54: mqtt.listeners[0].proxy_protocol.trusted: is empty, so nobody could connect; name the proxies' addresses, such as 10.0.0.7 or 10.0.0.0/24`},
+		{"PROXY protocol of a name", "mqtt:\n  listeners: [{address: localhost:1, proxy_protocol: {trusted: [lb.example]}}]\n",
+			`gateway.yaml:2:65: mqtt.listeners[0].proxy_protocol.trusted[0]: is not an address or network; write for example 10.0.0.7 or 10.0.0.0/24`},
+		{"connect rate", "mqtt: {connect_rate: 0}\n",
+			`gateway.yaml:1:22: mqtt.connect_rate: 0 is out of range; allowed: 1 to 100000`},
 		{"listener twice", "mqtt:\n  listeners: [{address: \"localhost:1\"}, {address: \"localhost:1\"}]\n",
 			`gateway.yaml:2:51: mqtt.listeners[1].address: "localhost:1" is given twice; keep one`},
 		{"connections", "mqtt: {max_connections: 0}\n",
 			`gateway.yaml:1:25: mqtt.max_connections: 0 is out of range; allowed: 1 to 100000`},
 		{"receive maximum", "mqtt: {receive_maximum: 65536}\n",
 			`gateway.yaml:1:25: mqtt.receive_maximum: 65536 is out of range; allowed: 1 to 65535`},
+		{"unknown key of retained", "mqtt:\n  retained: {max_message: 1}\n",
+			`gateway.yaml:2:14: unknown key "max_message" in mqtt.retained; did you mean "max_messages"? (allowed: max_messages, max_bytes)`},
+		{"retained messages", "mqtt: {retained: {max_messages: 0}}\n",
+			`gateway.yaml:1:33: mqtt.retained.max_messages: 0 is out of range; allowed: 1 to 100000`},
+		{"retained bytes", "mqtt: {retained: {max_bytes: 1GiB}}\n",
+			`gateway.yaml:1:30: mqtt.retained.max_bytes: 1GiB is out of range; allowed: 64KiB to 16MiB`},
+		{"topic aliases", "mqtt: {topic_alias_maximum: 65536}\n",
+			`gateway.yaml:1:29: mqtt.topic_alias_maximum: 65536 is out of range; allowed: 0 to 1024`},
+		{"keepalive", "mqtt: {max_keepalive: 1500ms}\n",
+			`gateway.yaml:1:23: mqtt.max_keepalive: 1.5s is not possible; allowed: whole seconds from 5s to 18h12m15s, or 0 for any`},
+		{"response prefix", "mqtt: {response_prefix: \"a/+/\"}\n",
+			`gateway.yaml:1:25: mqtt.response_prefix: "a/+/" can't be what a topic begins with; use up to 64 bytes without '+' and '#' and a leading '$', for example response/`},
+		{"$SYS interval", "mqtt: {sys_interval: 1ms}\n",
+			`gateway.yaml:1:22: mqtt.sys_interval: 1ms is out of range; allowed: 1s to 1h, or 0 for no $SYS topics`},
 		{"topic name", "topics:\n  - name: \"a/b\"\n",
 			`gateway.yaml:2:11: topics[0].name: "a/b" is not a topic name: '/' is not allowed; use letters, digits, '.', '_' and '-'`},
 		{"topic without a name", "topics:\n  - partitions: 2\n",
@@ -411,6 +490,25 @@ func TestAllErrorsTogether(t *testing.T) {
 	}
 }
 
+func TestRestartFor(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                    "",
+		"log: {level: debug}": "",
+		"log: {format: json}": "log",
+		"mqtt: {max_connections: 7, max_connections_per_address: 5, connect_rate: 3}": "",
+		"mqtt: {receive_maximum: 7}\ndata: {dir: x}":                                  "data mqtt",
+		"mqtt: {listeners: [{address: localhost:1883, websocket: {}}]}":               "mqtt",
+	} {
+		c, err := read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(Default().RestartFor(c), " "); got != want {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	c, err := read("routes:\n  - {filter: \"#\", topic: a}\n  - {filter: \"x/+\", topic: b}\n")
 	if err != nil {
@@ -498,5 +596,65 @@ func TestWearOptions(t *testing.T) {
 	c.Commit.WearBudget, c.Commit.MaxDelayCeiling, c.Data.Endurance = 2*GiB, Duration(3*time.Second), 4e12
 	if o := c.segment(); o.WearBudget != 2<<30 || o.MaxDelayCeiling != 3*time.Second || o.EnduranceBytes != 4e12 {
 		t.Errorf("budget %d, ceiling %v, endurance %d", o.WearBudget, o.MaxDelayCeiling, o.EnduranceBytes)
+	}
+}
+
+// TestDefaultDeny: a listener that other machines reach knows its clients, or says that it doesn't want to.
+func TestDefaultDeny(t *testing.T) {
+	for _, tt := range []struct {
+		mqtt      string
+		bad       int  // line of the problem, 0 for none
+		anonymous bool // may clients without a name connect at the first listener?
+	}{
+		{`listeners: [{address: "localhost:1"}]`, 0, true},
+		{`listeners: [{address: "127.0.0.9:1"}]`, 0, true},
+		{`listeners: [{address: "[::1]:1"}]`, 0, true},
+		{`listeners: [{address: "0.0.0.0:1"}]`, 2, false},
+		{`listeners: [{address: ":1"}]`, 2, false},
+		{`listeners: [{address: "192.168.1.1:1"}]`, 2, false},
+		{`listeners: [{address: "0.0.0.0:1", allow_anonymous: true}]`, 0, true},
+		{`listeners: [{address: "0.0.0.0:1", allow_anonymous: false}]`, 2, false},
+		{"listeners: [{address: \"0.0.0.0:1\"}]\n  auth: {password_file: passwd}", 0, false},
+		{"listeners: [{address: \"0.0.0.0:1\"}]\n  auth: {acl_file: acl}", 2, false},
+		{`listeners: [{address: "unix:/run/x"}]`, 0, true},
+		{`listeners: [{address: "unix:/run/x", proxy_protocol: {}}]`, 2, false},
+		{`listeners: [{address: "localhost:1", proxy_protocol: {trusted: [127.0.0.1]}}]`, 2, false},
+		{`listeners: [{address: ":1", tls: {cert: c, key: k, ca: a, client_auth: require}}]`, 0, true},
+		{`listeners: [{address: ":1", tls: {cert: c, key: k, ca: a, client_auth: request}}]`, 2, false},
+		{`listeners: [{address: ":1", tls: {cert: c, key: k}}]`, 2, false},
+		{"listeners: [{address: \"localhost:1\"}]\n  auth: {password_file: passwd}", 0, false},
+		{"listeners: [{address: \"localhost:1\"}]\n  auth: {acl_file: acl}", 0, true},
+		{"listeners: [{address: \"localhost:1\", allow_anonymous: true}]\n  auth: {password_file: passwd}", 0, true},
+	} {
+		c, err := read("mqtt:\n  " + tt.mqtt + "\n")
+		if tt.bad != 0 {
+			if err == nil || !strings.HasPrefix(err.Error(), "gateway.yaml:2:") || !strings.Contains(err.Error(), "allow_anonymous: true") {
+				t.Errorf("%s: %v", tt.mqtt, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", tt.mqtt, err)
+			continue
+		}
+		o, err := c.Broker()
+		if err != nil || o.MQTT.Listeners[0].AllowAnonymous != tt.anonymous {
+			t.Errorf("%s: anonymous %v, %v", tt.mqtt, o.MQTT.Listeners[0].AllowAnonymous, err)
+		}
+	}
+}
+
+func TestDeniedPublish(t *testing.T) {
+	c, err := read("version: 1\nmqtt:\n  listeners: [{address: \"localhost:1\"}, {address: \"localhost:2\", denied_publish: ack}]\n" +
+		"  auth: {acl_file: acl, denied_publish: close}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := c.Broker()
+	if err != nil || !o.MQTT.Listeners[0].CloseDenied || o.MQTT.Listeners[1].CloseDenied {
+		t.Errorf("%+v, %v", o.MQTT.Listeners, err)
+	}
+	if w := c.Warnings(); len(w) != 1 || !strings.HasPrefix(w[0].Error(), "gateway.yaml:4:20: mqtt.auth.acl_file: goes by user names") {
+		t.Errorf("%v", w)
 	}
 }

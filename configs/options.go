@@ -1,11 +1,13 @@
 package configs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/sluicemq/sluice/broker"
+	"github.com/sluicemq/sluice/broker/auth"
 	"github.com/sluicemq/sluice/broker/mqtt"
 	"github.com/sluicemq/sluice/mirror"
 	"github.com/sluicemq/sluice/segment"
@@ -19,6 +21,7 @@ func (c *Config) Broker() (broker.Options, error) {
 		Log:       c.segment(),
 		MQTT:      mqtt.DefaultOptions(),
 	}
+	o.Access, _ = c.Access()
 	var err error
 	if o.Topics, err = c.topics(); err != nil {
 		return broker.Options{}, err
@@ -28,11 +31,26 @@ func (c *Config) Broker() (broker.Options, error) {
 	}
 	o.MQTT.Listeners = nil
 	for _, l := range c.MQTT.Listeners {
-		o.MQTT.Listeners = append(o.MQTT.Listeners, mqtt.Listener(l))
+		o.MQTT.Listeners = append(o.MQTT.Listeners, c.listener(l))
 	}
 	o.MQTT.MaxConnections = c.MQTT.MaxConnections
+	o.MQTT.MaxPerAddress = c.MQTT.MaxPerAddress
+	o.MQTT.ConnectRate = c.MQTT.ConnectRate
 	o.MQTT.MaxPacketBytes = int(c.MQTT.MaxPacketBytes)
 	o.MQTT.ReceiveMaximum = uint16(c.MQTT.ReceiveMaximum)
+	sessions := c.MQTT.Sessions
+	o.MQTT.MaxSessions, o.MQTT.MaxSessionExpiry = sessions.Max, uint32(time.Duration(sessions.MaxExpiry)/time.Second)
+	o.MQTT.SessionMaxMessages, o.MQTT.SessionMaxBytes = int64(sessions.MaxMessages), int64(sessions.MaxBytes)
+	o.MQTT.SessionMaxAge = time.Duration(sessions.MaxAge)
+	o.MQTT.MaxRetainedMessages, o.MQTT.MaxRetainedBytes = c.MQTT.Retained.MaxMessages, int64(c.MQTT.Retained.MaxBytes)
+	o.MQTT.MaxKeepAlive, o.MQTT.ResponsePrefix = time.Duration(c.MQTT.MaxKeepAlive), c.MQTT.ResponsePrefix
+	// There 0 is the default.
+	if o.MQTT.TopicAliasMaximum = c.MQTT.TopicAliasMaximum; o.MQTT.TopicAliasMaximum == 0 {
+		o.MQTT.TopicAliasMaximum = -1
+	}
+	if o.MQTT.SysInterval = time.Duration(c.MQTT.SysInterval); o.MQTT.SysInterval == 0 {
+		o.MQTT.SysInterval = -1
+	}
 	for _, m := range c.Mirrors {
 		to := mirror.DefaultOptions()
 		to.Alias, to.Region, to.Brokers, to.Topics = m.Alias, m.Region.Name, m.Region.Brokers, m.Topics
@@ -42,6 +60,21 @@ func (c *Config) Broker() (broker.Options, error) {
 		o.Mirrors = append(o.Mirrors, to)
 	}
 	return o, nil
+}
+
+// listener turns a listener into the door's options.
+func (c *Config) listener(l Listener) mqtt.Listener {
+	o := l.door()
+	o.AllowAnonymous = l.AllowAnonymous || c.MQTT.Auth.PasswordFile == "" && trusted(o)
+	o.CloseDenied = cmp.Or(l.DeniedPublish, c.MQTT.Auth.DeniedPublish) == closeDenied
+	return o
+}
+
+// Access is the options of the two files that say who may do what. ok is false when there is neither.
+func (c *Config) Access() (o auth.Options, ok bool) {
+	a := c.MQTT.Auth
+	o = auth.Options{PasswordFile: a.PasswordFile, ACLFile: a.ACLFile, StrictSubscribe: a.StrictSubscribe, ArgonMemory: int64(a.ArgonMemory), MaxWaiting: c.MQTT.MaxConnections}
+	return o, a.PasswordFile != "" || a.ACLFile != ""
 }
 
 func (c *Config) topics() (list []segment.TopicOptions, err error) {

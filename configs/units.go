@@ -77,6 +77,21 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s/best.bytes), 10) + best.name
 }
 
+// FileMode is the permissions of a file. In a file: three octal digits, with or without zeros before them.
+type FileMode int64
+
+// ParseFileMode reads permissions. The error says what is wrong with s, without repeating it.
+func ParseFileMode(s string) (FileMode, error) {
+	mode, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
+	if err != nil || mode > 0o777 {
+		return 0, fmt.Errorf("is not a file's permissions; write three octal digits, such as 0660")
+	}
+	return FileMode(mode), nil
+}
+
+// String is the permissions in octal, as chmod takes them.
+func (m FileMode) String() string { return fmt.Sprintf("%04o", int64(m)) }
+
 // Duration is a length of time. In a file: numbers with the units ns, us, ms, s, m, h and d, such as 5ms, 1h30m or 7d.
 type Duration time.Duration
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,35 +11,52 @@ import (
 	"time"
 
 	"github.com/sluicemq/sluice/broker"
+	"github.com/sluicemq/sluice/broker/mqtt"
+	"github.com/sluicemq/sluice/broker/mqtt/topics"
 	"github.com/sluicemq/sluice/segment"
 )
 
 // The ranges of values, where the field's meaning doesn't give them.
 const (
-	maxCommitDelay   = Duration(time.Second)
-	maxClockWait     = Duration(24 * time.Hour)
-	maxDelayCeiling  = Duration(time.Minute)
-	minWearBudget    = Size(segment.MinWearBudget)
-	minEndurance     = 1 * GiB
-	minCommitBytes   = 64 * KiB
-	maxCommitBytes   = 16 * MiB
-	minJournalBytes  = 1 * MiB
-	maxJournalBytes  = 1 * GiB
-	minBudgetBytes   = 16 * MiB
-	maxConnections   = 100_000
-	minPacketBytes   = 1 * KiB
-	maxPacketBytes   = 16 * MiB
-	maxPartitions    = 256
-	maxListeners     = 16
-	maxTopics        = 1000
-	maxRoutes        = 1000
-	maxMirrors       = 8
-	maxNameLength    = 64
-	minSegmentBytes  = 1 * MiB
-	maxSegmentBytes  = 1 * GiB // positions in a segment's index have 32 bits
-	framesPerJournal = 8
-	minRetentionAge  = Duration(time.Second)
-	maxRetentionAge  = Duration(100 * 365 * 24 * time.Hour)
+	maxCommitDelay     = Duration(time.Second)
+	maxClockWait       = Duration(24 * time.Hour)
+	maxDelayCeiling    = Duration(time.Minute)
+	minWearBudget      = Size(segment.MinWearBudget)
+	minEndurance       = 1 * GiB
+	minCommitBytes     = 64 * KiB
+	maxCommitBytes     = 16 * MiB
+	minJournalBytes    = 1 * MiB
+	maxJournalBytes    = 1 * GiB
+	minBudgetBytes     = 16 * MiB
+	maxConnections     = 100_000
+	minPacketBytes     = 1 * KiB
+	maxPacketBytes     = 16 * MiB
+	maxPartitions      = 256
+	maxListeners       = 16
+	maxTopics          = 1000
+	maxRoutes          = 1000
+	maxMirrors         = 8
+	maxNameLength      = 64
+	minSegmentBytes    = 1 * MiB
+	maxSegmentBytes    = 1 * GiB // positions in a segment's index have 32 bits
+	framesPerJournal   = 8
+	minArgonMemory     = 1 * MiB
+	maxArgonMemory     = 1 * GiB
+	minRetentionAge    = Duration(time.Second)
+	maxRetentionAge    = Duration(100 * 365 * 24 * time.Hour)
+	maxSessions        = 1_000_000
+	maxSessionMessages = 1_000_000_000
+	maxSessionBytes    = 1024 * GiB
+	minExpiry          = Duration(time.Second)
+	maxExpiry          = Duration(100 * 365 * 24 * time.Hour)
+	maxRetained        = 100_000
+	minRetainedBytes   = 64 * KiB
+	maxRetainedBytes   = 16 * MiB // a quarter of what a state file may be
+	maxTopicAliases    = 1024
+	minKeepAlive       = Duration(5 * time.Second)
+	maxKeepAlive       = Duration(65535 * time.Second)
+	minSysInterval     = Duration(time.Second)
+	maxSysInterval     = Duration(time.Hour)
 )
 
 // Compressions a topic may ask for, in the order in which they are listed.
@@ -85,6 +101,10 @@ func (c *Config) Warnings() []Problem {
 		path := fmt.Sprintf("routes[%d]", later)
 		ps.add(c.position(path), path, "filter %q is never reached: routes[%d] with %q takes everything it would; move it up",
 			routes[later].Filter, earlier, routes[earlier].Filter)
+	}
+	if a := c.MQTT.Auth; a.ACLFile != "" && a.PasswordFile == "" {
+		ps.add(c.position("mqtt.auth.acl_file"), "mqtt.auth.acl_file", "goes by user names, which nothing checks without mqtt.auth.password_file: "+
+			"a client may give itself any")
 	}
 	if _, set := c.source["version"]; c.file != "" && !set {
 		ps.add(Position{Source: c.file}, "version", "is not set; write version: %d, so that a later release knows how to read this file", Version)
@@ -219,25 +239,67 @@ func (v *validation) commit() {
 }
 
 func (v *validation) mqtt() {
-	if len(v.MQTT.Listeners) == 0 {
-		v.bad("mqtt.listeners", "is empty; give one address, such as localhost:1883")
-	}
-	v.length("mqtt.listeners", len(v.MQTT.Listeners), maxListeners)
-	for i, l := range v.MQTT.Listeners {
-		path := fmt.Sprintf("mqtt.listeners[%d].address", i)
-		if slices.Contains(v.MQTT.Listeners[:i], l) && !strings.HasSuffix(l.Address, ":0") {
-			v.bad(path, "%q is given twice; keep one", l.Address)
-			continue
-		}
-		host, ok := v.hostPort(path, l.Address, "localhost:1883", 0)
-		if ok && !loopback(host) {
-			v.bad(path, "%q is not a loopback address, and this release has no authentication: it would let anyone publish; "+
-				"use localhost, 127.0.0.1 or [::1]", l.Address)
-		}
+	v.listeners()
+	v.oneOf("mqtt.auth.denied_publish", v.MQTT.Auth.DeniedPublish, deniedPublish...)
+	if m := v.MQTT.Auth.ArgonMemory; m != 0 {
+		inRange(v, "mqtt.auth.argon2_memory", m, minArgonMemory, maxArgonMemory)
 	}
 	v.intRange("mqtt.max_connections", v.MQTT.MaxConnections, 1, maxConnections)
+	v.intRange("mqtt.max_connections_per_address", v.MQTT.MaxPerAddress, 1, maxConnections)
+	v.intRange("mqtt.connect_rate", v.MQTT.ConnectRate, 1, maxConnections)
 	v.intRange("mqtt.receive_maximum", v.MQTT.ReceiveMaximum, 1, 65535)
+	v.sessions()
+	v.intRange("mqtt.retained.max_messages", v.MQTT.Retained.MaxMessages, 1, maxRetained)
+	inRange(v, "mqtt.retained.max_bytes", v.MQTT.Retained.MaxBytes, minRetainedBytes, maxRetainedBytes)
+	v.intRange("mqtt.topic_alias_maximum", v.MQTT.TopicAliasMaximum, 0, maxTopicAliases)
+	v.properties()
 }
+
+func (v *validation) sessions() {
+	s := v.MQTT.Sessions
+	v.intRange("mqtt.sessions.max", s.Max, 1, maxSessions)
+	inRange(v, "mqtt.sessions.max_expiry", s.MaxExpiry, minExpiry, maxExpiry)
+	v.intRange("mqtt.sessions.max_messages", s.MaxMessages, 0, maxSessionMessages)
+	inRange(v, "mqtt.sessions.max_bytes", s.MaxBytes, 0, maxSessionBytes)
+	inRange(v, "mqtt.sessions.max_age", s.MaxAge, 0, maxExpiry)
+	if s.Max < v.MQTT.MaxConnections {
+		v.bad("mqtt.sessions.max", "%d sessions are fewer than mqtt.max_connections %d; each connection has one, so raise it or lower the other", s.Max, v.MQTT.MaxConnections)
+	}
+}
+
+// properties checks what MQTT 5 clients are told.
+func (v *validation) properties() {
+	if k := v.MQTT.MaxKeepAlive; k != 0 && (k < minKeepAlive || k > maxKeepAlive || k%Duration(time.Second) != 0) {
+		v.bad("mqtt.max_keepalive", "%s is not possible; allowed: whole seconds from %s to %s, or 0 for any", k, minKeepAlive, maxKeepAlive)
+	}
+	if i := v.MQTT.SysInterval; i != 0 && (i < minSysInterval || i > maxSysInterval) {
+		v.bad("mqtt.sys_interval", "%s is out of range; allowed: %s to %s, or 0 for no $SYS topics", i, minSysInterval, maxSysInterval)
+	}
+	p := v.MQTT.ResponsePrefix
+	if p != "" && (topics.ValidTopic(p) != nil || p[0] == '$' || len(p) > maxNameLength) {
+		v.bad("mqtt.response_prefix", "%.80q can't be what a topic begins with; use up to %d bytes without '+' and '#' and a leading '$', for example response/", p, maxNameLength)
+	}
+}
+
+// exposed checks a listener that other machines reach: it has to know its clients, or say that it doesn't want to.
+func (v *validation) exposed(path string, l Listener) {
+	door, what := l.door(), "is not a loopback address"
+	if door.Local() {
+		what = "is open to whomever the proxy lets through"
+	}
+	if v.MQTT.Auth.PasswordFile == "" && !l.AllowAnonymous && !trusted(door) {
+		v.bad(path, "%q %s, and nothing says who may connect; set mqtt.auth.password_file, write client_auth: require under tls, "+
+			"or allow_anonymous: true at this listener to let anyone publish", l.Address, what)
+	}
+}
+
+// trusted says whether whoever gets to a listener may be let in: it is on this machine, not behind a proxy, or showed a certificate.
+func trusted(l mqtt.Listener) bool { return l.Local() && l.ProxyProtocol == nil || l.Certifies() }
+
+// What a client of version 3.1.1 gets that publishes what it may not.
+const closeDenied = "close"
+
+var deniedPublish = []string{"ack", closeDenied}
 
 // hostPort takes an address apart and checks its port.
 func (v *validation) hostPort(path, address, example string, lowestPort int) (host string, ok bool) {
@@ -251,11 +313,6 @@ func (v *validation) hostPort(path, address, example string, lowestPort int) (ho
 		return "", false
 	}
 	return host, true
-}
-
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 func (v *validation) topics() {

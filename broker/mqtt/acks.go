@@ -90,6 +90,7 @@ func (c *conn) Committed(group uint64, err error) {
 		g.packets = nil
 	}
 	c.wakeLocked()
+	c.srv.fanout.walksGoOn()
 }
 
 // awaitAcks waits for the commits of what the client has sent, for at most d.
@@ -123,7 +124,10 @@ func (m *message) appendAck(dst []byte, version byte) []byte {
 }
 
 func (m *message) refusal() byte {
-	if m.dropped {
+	switch {
+	case m.denied:
+		return wire.NotAuthorized
+	case m.dropped:
 		return wire.QuotaExceeded
 	}
 	return wire.Success

@@ -2,11 +2,13 @@ package mqtt
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"testing"
 
+	"github.com/sluicemq/sluice/broker/mqtt/retained"
 	"github.com/sluicemq/sluice/broker/mqtt/wire"
 	"github.com/sluicemq/sluice/internal/vfs"
 )
@@ -71,4 +73,48 @@ func BenchmarkPublish(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*windowMessages), "ns/message")
 		})
 	}
+}
+
+// The same with RETAIN, one topic.
+func BenchmarkPublishRetained(b *testing.B) {
+	for qos := range byte(2) {
+		b.Run("QoS "+string('0'+rune(qos)), func(b *testing.B) {
+			w := newWindow(b, wire.V311, qos)
+			for at := 0; at < len(w.out); {
+				h, n, _ := wire.ParseHeader(w.out[at:])
+				if h.Type == wire.PUBLISH {
+					w.out[at] |= 1
+				}
+				at += n + h.Remaining
+			}
+			for range 50 {
+				w.turn(b)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				w.turn(b)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*windowMessages), "ns/message")
+		})
+	}
+}
+
+// A new subscriber takes 10,000 retained messages of 100 bytes.
+func BenchmarkSubscribeRetained(b *testing.B) {
+	const messages = 10000
+	br := start(b, func(s *setup) { s.log.FS = unsynced{vfs.OS} })
+	for i := range messages {
+		br.keeper.store.Load(retained.NewMessage(retained.Message{Topic: fmt.Sprintf("site/%d/sensor/%d", i%100, i), Payload: make([]byte, 100)}))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c := br.connect(connectOptions{id: "c"})
+		c.subscribe(filter{"#", 0})
+		for range messages {
+			c.read()
+		}
+		c.conn.Close()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*messages), "ns/message")
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicemq/sluice/broker/mqtt/retained"
 	"github.com/sluicemq/sluice/broker/mqtt/topics"
 	"github.com/sluicemq/sluice/broker/mqtt/wire"
 	"github.com/sluicemq/sluice/segment"
@@ -28,15 +29,17 @@ type workspace struct {
 	arena    []byte    // keys and properties of messages
 	credit   int       // QoS 1 and 2 messages the client may still send
 
-	answered bool // the client acknowledged something
-
-	replies []byte // acknowledgements of the messages, in order
-	direct  []byte // answers that wait for nothing
-	codes   []byte // of a SUBACK or UNSUBACK
+	replies  []byte // acknowledgements of the messages, in order
+	direct   []byte // answers that wait for nothing
+	releases []byte // PUBRELs that wait until it is durable that they are due
+	codes    []byte // of a SUBACK or UNSUBACK
 
 	record   record.Record
 	headers  [2]record.Header
 	envelope []byte
+	changes  []*retained.Change // that messages with RETAIN make
+	key      []byte             // of a retained message in the state
+	value    []byte             // the same
 
 	delivery delivery
 }
@@ -45,18 +48,22 @@ type workspace struct {
 // slices of them: those would cost a write barrier each while garbage is collected, a good part of what a message costs.
 type message struct {
 	partition *segment.Partition // nil: not stored
-	topic     place              // in the source
+	topic     place              // in the source, or in the arena if aliased
 	payload   place              // in the source
 	key       place              // in the arena, if bareKey; the topic otherwise
 	props     place              // in the arena
 	expiry    uint32
+	change    int32 // its change of what is retained is at change-1; 0: none
 	id        uint16
 	qos       byte
 	hasExpiry bool
+	retain    bool
+	aliased   bool // the topic isn't in the packet
 	bareKey   bool // the key is not the topic, so that a header must name it
 	release   bool // a PUBREL: only id counts
 	known     bool // QoS 2: the id was in use, so the message is a repeat, or the release has something to release
 	dropped   bool // not stored, though it should have been
+	denied    bool // dropped, because the client may not publish to its topic
 	local     bool // has no place in the log, so that subscribers get it at once
 }
 
@@ -65,10 +72,19 @@ type place struct{ at, size uint32 }
 
 func (p place) in(b []byte) []byte { return b[p.at : p.at+p.size : p.at+p.size] }
 
+// topic is the topic of a message of the workspace.
+func (w *workspace) topic(m *message) []byte {
+	if m.aliased {
+		return m.topic.in(w.arena)
+	}
+	return m.topic.in(w.source)
+}
+
 // delivery is what handing messages to subscribers needs.
 type delivery struct {
 	hits    []topics.Hit[*session]
-	touched []*conn // that were given something to send
+	touched []*conn    // that were given something to send
+	fell    []*session // that were live and had no room
 	ids     []uint32
 	out     wire.Outgoing
 }
@@ -89,14 +105,19 @@ func (w *workspace) keep(b []byte) place {
 // forget empties the list of messages.
 func (w *workspace) forget() {
 	w.messages, w.bytes, w.arena = w.messages[:0], 0, w.arena[:0]
+	if len(w.changes) > 0 {
+		clear(w.changes)
+		w.changes = w.changes[:0]
+	}
 }
 
 // reset drops references into buffers that are not the workspace's own, and buffers that grew beyond the usual.
 func (w *workspace) reset() {
 	w.forget()
 	w.source, w.arena = nil, trim(w.arena)
-	w.replies, w.direct, w.codes = trim(w.replies), trim(w.direct), trim(w.codes)
+	w.replies, w.direct, w.codes, w.releases = trim(w.replies), trim(w.direct), trim(w.codes), trim(w.releases)
 	w.envelope, w.publish.Scratch = trim(w.envelope), trim(w.publish.Scratch)
+	w.key, w.value = trim(w.key), trim(w.value)
 	w.record, w.headers[0].Value, w.headers[1].Value = record.Record{}, nil, nil
 	w.publish = wire.Publish{Scratch: w.publish.Scratch}
 }

@@ -61,6 +61,17 @@ type connectOptions struct {
 	props     []byte // version 5
 	persist   bool   // 3.1.1: CleanSession 0
 	will      *willOptions
+	user      *string
+	password  *string
+}
+
+// lasting is a CONNECT that takes up the session of a client id, which outlives the connection.
+func lasting(version byte, id string) connectOptions {
+	o := connectOptions{version: version, id: id, persist: true}
+	if version == wire.V5 {
+		o.props = []byte{17, 0, 0, 14, 16} // an hour
+	}
+	return o
 }
 
 type willOptions struct {
@@ -81,6 +92,12 @@ func (o connectOptions) encode() []byte {
 			flags |= 32
 		}
 	}
+	if o.user != nil {
+		flags |= 128
+	}
+	if o.password != nil {
+		flags |= 64
+	}
 	body := []byte{0, 4, 'M', 'Q', 'T', 'T', o.version, flags, byte(o.keepAlive >> 8), byte(o.keepAlive)}
 	if o.version == wire.V5 {
 		body = append(append(body, byte(len(o.props))), o.props...)
@@ -91,6 +108,11 @@ func (o connectOptions) encode() []byte {
 			body = append(append(body, byte(len(w.props))), w.props...)
 		}
 		body = appendString(appendString(body, w.topic), w.payload)
+	}
+	for _, field := range []*string{o.user, o.password} {
+		if field != nil {
+			body = appendString(body, *field)
+		}
 	}
 	return frame(0x10, body)
 }
@@ -227,12 +249,13 @@ type outMessage struct {
 	raw            []byte
 	expiry         uint32
 	hasExpiry      bool
+	alias          uint16
 }
 
 func (c *client) publishPacket(m outMessage) []byte {
 	return wire.AppendPublish(nil, c.version, &wire.Outgoing{
 		Topic: []byte(m.topic), Payload: []byte(m.payload), QoS: m.qos, PacketID: m.id, Dup: m.dup, Retain: m.retain,
-		Raw: m.raw, Expiry: m.expiry, HasExpiry: m.hasExpiry,
+		Raw: m.raw, Expiry: m.expiry, HasExpiry: m.hasExpiry, Alias: m.alias,
 	})
 }
 
@@ -287,7 +310,7 @@ type publishIn struct {
 	topic, payload string
 	qos            byte
 	id             uint16
-	dup            bool
+	dup, retain    bool
 	props          []byte
 }
 
@@ -296,7 +319,7 @@ func (c *client) parse(p packet) publishIn {
 	if p.kind != wire.PUBLISH {
 		c.t.Fatalf("%v % x is not a PUBLISH", p.kind, p.body)
 	}
-	m := publishIn{qos: p.flags >> 1 & 3, dup: p.flags&8 != 0}
+	m := publishIn{qos: p.flags >> 1 & 3, dup: p.flags&8 != 0, retain: p.flags&1 != 0}
 	b := p.body
 	n := int(binary.BigEndian.Uint16(b))
 	m.topic, b = string(b[2:2+n]), b[2+n:]

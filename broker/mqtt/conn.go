@@ -1,12 +1,16 @@
 package mqtt
 
 import (
+	"context"
+	"crypto/tls"
 	"math"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicemq/sluice/broker/auth"
 	"github.com/sluicemq/sluice/broker/mqtt/wire"
 	"github.com/sluicemq/sluice/segment"
 )
@@ -14,31 +18,42 @@ import (
 // conn is one client's connection. An idle one is this struct, what net keeps and a goroutine: what only some need is
 // allocated when they do.
 type conn struct {
-	srv    *Server
-	stream stream
-	limits limits
+	srv      *Server
+	listener *listener
+	socket   *socket
+	stream   stream // what CONNECT and the rest come through; set by the connection's goroutine, under mu
+	limits   limits
 
-	session *session // set once, before the session is registered; nil until CONNECT is accepted
+	remote  net.Addr   // the client's; what a PROXY header says replaces the proxy's before there is a session
+	network netip.Addr // under Server.mu: what the connection is counted under; the zero value: it isn't
+	tlsUser string     // of the certificate that the client showed; set before there is a session
+
+	session *session     // set once, before the session is registered; nil until CONNECT is accepted
+	client  *auth.Client // the same, under mu when it is set; nil where everybody may do everything
 
 	// the connection's goroutine only
-	in     input
-	writer *segment.Writer // nil until the first message
-	route  routeCache
-	fixed  [3][]byte // envelopes without expiry and properties, by QoS
+	user    auth.User // from the check of its password to its session
+	in      input
+	writer  *segment.Writer // nil until the first message
+	route   routeCache
+	fixed   [3][]byte       // envelopes without expiry and properties, by QoS
+	aliases *inboundAliases // nil until the client sets one
 
-	established atomic.Bool            // there is a session
-	cause       atomic.Pointer[ending] // why it ends; nil: it doesn't
-	waiting     atomic.Int64           // since when it waits for a whole packet, on the server's clock in ns; busy: it doesn't
-	allowance   atomic.Int64           // how long it may, in ns; 0: for ever
-	inflight    atomic.Int64           // bytes of messages and acknowledgements that wait for a commit
-	received    atomic.Int32           // places of the receive quota in use
-	replies     atomic.Int32           // bytes of acknowledgements and answers that the socket didn't take yet
+	established atomic.Bool              // there is a session
+	secured     atomic.Pointer[tls.Conn] // set once a client that showed a certificate is in
+	cause       atomic.Pointer[ending]   // why it ends; nil: it doesn't
+	waiting     atomic.Int64             // since when it waits for a whole packet, on the server's clock in ns; busy: it doesn't
+	allowance   atomic.Int64             // how long it may, in ns; 0: for ever
+	inflight    atomic.Int64             // bytes of messages and acknowledgements that wait for a commit
+	received    atomic.Int32             // places of the receive quota in use
+	replies     atomic.Int32             // bytes of acknowledgements and answers that the socket didn't take yet
 
-	mu       sync.Mutex
-	acks     ackQueue      // under mu
-	out      output        // under mu
-	outbound *outbound     // under mu; nil until the first SUBSCRIBE
-	wake     chan struct{} // under mu; made when the goroutine first has to wait for something else than data
+	mu    sync.Mutex
+	acks  ackQueue                // under mu
+	out   output                  // under mu
+	sent  *outboundAliases        // under mu; nil until the client's first message, if it takes aliases
+	wake  chan struct{}           // under mu; made when the goroutine first has to wait for something else than data
+	abort context.CancelCauseFunc // under mu; while CONNECT waits for the check of its password
 }
 
 // limits are what CONNECT settled. Immutable once there is a session.
@@ -47,6 +62,7 @@ type limits struct {
 	problemInfo bool // reason strings are welcome
 	sendWindow  int  // QoS 1 and 2 messages that may be sent unacknowledged
 	maxPacket   int  // bytes of the largest packet the client takes
+	aliases     int  // topic aliases the client takes
 	stall       time.Duration
 }
 
@@ -56,12 +72,16 @@ const busy = math.MaxInt64
 // longestStall is how long a connection without a keepalive isn't read from before it is closed.
 const longestStall = 30 * time.Second
 
-func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
-	c := &conn{srv: s}
+func newConn(s *Server, l *listener, nc socketConn) (*conn, error) {
+	c := &conn{srv: s, listener: l, remote: nc.RemoteAddr(), socket: new(socket)}
+	if _, isUnix := l.options.socketPath(); isUnix {
+		c.remote = l.Addr() // the client's end has no name
+	}
+	c.stream = c.socket
 	c.limits = limits{version: wire.V5, stall: longestStall, maxPacket: wire.MaxRemaining}
 	c.waiting.Store(s.clock())
 	c.allowance.Store(int64(s.options.ConnectTimeout))
-	if err := c.stream.init(tcp, c.readable); err != nil {
+	if err := c.socket.init(nc); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -70,7 +90,11 @@ func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
 // greet is the connection's goroutine until CONNECT is answered. Serving goes on in another one: decoding CONNECT
 // has grown this one's stack, which would stay that way until the next garbage collection.
 func (c *conn) greet() {
-	if err := c.connect(); err != nil {
+	err := c.open()
+	if err == nil {
+		err = c.connect()
+	}
+	if err != nil {
 		c.end(err)
 		return
 	}
@@ -83,7 +107,7 @@ func (c *conn) serve() {
 		c.end(err)
 		return
 	}
-	if err := c.stream.read(); err != nil {
+	if err := c.stream.await(c.readable); err != nil {
 		c.in.failure = err
 	}
 	c.end(c.in.failure)
@@ -98,6 +122,9 @@ func (c *conn) kill(e *ending) {
 
 func (c *conn) killLocked(e *ending) {
 	if c.cause.CompareAndSwap(nil, e) {
+		if c.abort != nil {
+			c.abort(e)
+		}
 		c.wakeLocked()
 		c.stream.unblock()
 	}
@@ -147,9 +174,15 @@ func (c *conn) end(err error) {
 		if e == endShutdown {
 			c.awaitAcks(shutdownPatience)
 		}
-		c.srv.endSession(c.session, e)
+		c.srv.endConnection(c.session, e)
+		if c.established.Load() {
+			c.srv.counters.connected.Add(-1)
+		}
 	}
 	c.dropPartial()
+	if e == endNoConnect {
+		c.srv.counters.noConnect.Add(1)
+	}
 	c.srv.logEnd(c, e)
 	c.farewell(e)
 	c.stream.close()
@@ -166,12 +199,18 @@ const (
 func (c *conn) farewell(e *ending) {
 	c.mu.Lock()
 	c.flushLocked()
-	if e.reason != 0 && c.session != nil && c.limits.version == wire.V5 && !c.out.closed {
+	if e.reason != 0 && c.established.Load() && c.limits.version == wire.V5 && !c.out.closed {
 		what := e.what
 		if !c.limits.problemInfo {
 			what = ""
 		}
-		c.sendLocked(wire.AppendDisconnect(nil, e.reason, what))
+		p := wire.AppendDisconnect(nil, e.reason, what)
+		if len(p) > c.limits.maxPacket {
+			p = wire.AppendDisconnect(nil, e.reason, "")
+		}
+		if len(p) <= c.limits.maxPacket { // MQTT 5 §3.1.2.11.4
+			c.sendLocked(p)
+		}
 	}
 	c.stream.writeBy(time.Now().Add(farewellPatience))
 	writing := c.out.writing
@@ -190,10 +229,6 @@ func (c *conn) farewell(e *ending) {
 		}
 	}
 	c.mu.Lock()
-	if c.outbound != nil {
-		c.srv.queued.Add(-int64(c.outbound.queue.bytes()))
-		c.outbound = nil
-	}
 	if !c.out.closed {
 		c.srv.queued.Add(-c.out.close())
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/sluicemq/sluice/broker/mqtt/wire"
 )
@@ -15,7 +14,7 @@ var errTooMany = errors.New("too many sessions")
 
 // connect reads the CONNECT, makes the session and sends CONNACK. What came in behind the CONNECT is left in partial.
 func (c *conn) connect() error {
-	if err := c.stream.read(); err != nil {
+	if err := c.stream.await(c.readable); err != nil {
 		if e := c.cause.Load(); e != nil {
 			return e
 		}
@@ -44,6 +43,9 @@ func (c *conn) connect() error {
 		c.sendRefusal(req.Version, reason)
 		return endRefused
 	}
+	if err := c.authenticate(req); err != nil {
+		return err
+	}
 	return c.establish(req)
 }
 
@@ -66,66 +68,137 @@ func (c *conn) sendRefusal(version, reason byte) {
 
 // refusalOf is the reason to refuse a valid CONNECT that asks for what there isn't.
 func refusalOf(req *wire.Connect) byte {
-	v5 := req.Version == wire.V5
-	switch {
-	case req.HasAuthMethod:
+	if req.HasAuthMethod {
 		return wire.BadAuthenticationMethod
-	case !v5 && !req.CleanStart:
-		return wire.ServerUnavailable // no session outlives its connection
-	case req.Will != nil && req.Will.Retain && v5:
-		return wire.RetainNotSupported
-	case req.Will != nil && req.Will.Retain:
-		return wire.ServerUnavailable // 3.1.1 has no word for it
 	}
 	return wire.Success
 }
 
-// establish makes the session, once its predecessor has ended, and sends CONNACK.
+// establish makes or takes over the session and sends CONNACK, once what it says is durable.
 func (c *conn) establish(req *wire.Connect) error {
-	o := &c.srv.options
-	ack := wire.Connack{
-		ReceiveMaximum:    o.ReceiveMaximum,
-		MaximumPacketSize: uint32(o.MaxPacketBytes),
-		HasSessionExpiry:  req.HasSessionExpiry, // 0: the session ends with the connection
-		NoRetain:          true,
-		NoShared:          true,
-	}
+	expiry := c.expiryOf(req)
+	ack := wire.Connack{HasSessionExpiry: req.SessionExpiry != expiry, SessionExpiry: expiry}
 	id := req.ClientID
 	if id == "" {
 		id = assignedID()
 		ack.AssignedClientID = id
 	}
-	c.limits.problemInfo = req.RequestProblemInfo
-	c.limits.sendWindow = o.SendWindow
-	if req.Version == wire.V5 {
-		c.limits.sendWindow = min(o.SendWindow, int(req.ReceiveMaximum))
-		if req.MaximumPacketSize > 0 && req.MaximumPacketSize < wire.MaxRemaining {
-			c.limits.maxPacket = int(req.MaximumPacketSize)
-		}
+	keepAlive := c.negotiate(req, id, &ack)
+	if len(wire.AppendConnack(nil, req.Version, &ack)) > c.limits.maxPacket {
+		return endTinyPackets
 	}
-	keepAlive := time.Duration(req.KeepAlive) * time.Second
-	if keepAlive > 0 {
-		c.limits.stall = keepAlive / 2
-	}
-	s := &session{id: id, idBytes: []byte(id), conn: c, expires: req.SessionExpiry > 0, will: req.Will}
-	switch err := s.register(c.srv); err {
-	case nil:
-	case errTooMany:
+	old, err := c.srv.take(c, id)
+	switch {
+	case err == errTooMany:
 		c.srv.counters.refused.Add(1)
 		c.sendRefusal(req.Version, wire.QuotaExceeded)
 		return endRefused
-	default:
+	case err != nil:
 		return err
 	}
-	c.session = s
+	ss := c.session
+	present := old != nil && !req.CleanStart && ss.expiry > 0
+	if old != nil && !present {
+		c.srv.reset(ss)
+	}
+	c.admit(ss)
+	c.warnOfWill(req.Will)
+	ss.expiry = expiry
+	if !c.srv.setWill(ss, req.Will) {
+		c.srv.counters.refused.Add(1)
+		c.srv.warn(warnState, "connection refused: the wills of all sessions take too much memory", "client", c.name())
+		c.sendRefusal(req.Version, wire.QuotaExceeded)
+		return endRefused
+	}
+	if err := c.awaitStored(!present); err != nil {
+		c.sendRefusal(req.Version, wire.ServerUnavailable)
+		return err
+	}
 	c.established.Store(true)
+	c.srv.counters.connect()
 	c.allowance.Store(int64(keepAlive + keepAlive/2)) // MQTT 5 §3.1.2.10
 	c.waiting.Store(c.srv.clock())
+	ack.SessionPresent = present
 	c.mu.Lock()
 	c.sendLocked(wire.AppendConnack(nil, req.Version, &ack))
 	c.mu.Unlock()
+	c.attach(present)
 	if lg := c.srv.logger; lg.Enabled(context.Background(), slog.LevelDebug) {
-		lg.Debug("mqtt client connected", "client", c.name(), "remote", c.stream.tcp.RemoteAddr(), "version", req.Version, "keepalive", keepAlive)
+		lg.Debug("mqtt client connected", "client", c.name(), "user", quoted(req.Username), "remote", c.remote, "version", req.Version, "keepalive", keepAlive,
+			"session_present", present)
 	}
 	return nil
+}
+
+// expiryOf is how long the session outlives its connection, in seconds. In version 3.1.1 it is for ever (§3.1.2.4), which here means as long as any.
+func (c *conn) expiryOf(req *wire.Connect) uint32 {
+	longest := c.srv.options.MaxSessionExpiry
+	switch {
+	case req.Version == wire.V5:
+		return min(req.SessionExpiry, longest)
+	case req.CleanStart:
+		return 0
+	}
+	return longest
+}
+
+// awaitStored stores the session and waits for the commit. All that an earlier connection of the session stored is durable then,
+// too: a QoS 2 message that is sent again can be answered at once.
+func (c *conn) awaitStored(fresh bool) error {
+	group, err := c.storeConnected(fresh)
+	if err != nil {
+		c.srv.warn(warnState, "a session can't be stored", "client", c.name(), "cause", err)
+		return endStorage
+	}
+	if group == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	c.acks.newest = max(c.acks.newest, group)
+	c.mu.Unlock()
+	c.awaitAcks(c.srv.options.ConnectTimeout)
+	c.mu.Lock()
+	open := c.acks.open()
+	c.mu.Unlock()
+	if e := c.cause.Load(); e != nil {
+		return e
+	}
+	if open {
+		return endStall
+	}
+	return nil
+}
+
+// attach begins deliveries: what was in flight first, then what came while the client was away.
+func (c *conn) attach(present bool) {
+	ss, f := c.session, c.srv.fanout
+	ss.mu.Lock()
+	ss.conn, ss.lasting = c, ss.expiry > 0
+	if present {
+		ss.out.late = c.srv.newLate()
+	}
+	ss.mu.Unlock()
+	if len(ss.subs) > 0 {
+		f.join()
+	}
+	if !present {
+		return
+	}
+	f.comeBack(ss)
+	for _, g := range ss.sharing() {
+		g.blocked.clear()
+		f.comeBack(g)
+	}
+}
+
+// newLate begins to count what a session gets of what came while it was away.
+func (s *Server) newLate() (l late) {
+	if o := &s.options; o.SessionMaxAge == 0 && o.SessionMaxMessages == 0 && o.SessionMaxBytes == 0 {
+		return l
+	}
+	l.ends = make([]int64, len(s.fanout.readers))
+	for i, r := range s.fanout.readers {
+		l.ends[i] = r.partition.HighWatermark()
+	}
+	return l
 }

@@ -12,23 +12,24 @@ import (
 )
 
 func TestConnack(t *testing.T) {
-	b := start(t, func(s *setup) { s.options.ReceiveMaximum = 7; s.options.MaxPacketBytes = 1 << 16 })
+	b := start(t, func(s *setup) {
+		s.options.ReceiveMaximum, s.options.MaxPacketBytes, s.options.MaxSessionExpiry = 7, 1<<16, 50
+	})
 	c := b.dial()
 	p := c.connect(connectOptions{props: []byte{17, 0, 0, 0, 60}}) // session expiry 60 s, no client id
 	want := map[string][]byte{
-		"session expiry 0":        {17, 0, 0, 0, 0},
-		"receive maximum":         {33, 0, 7},
-		"maximum packet size":     {39, 0, 1, 0, 0},
-		"no retain":               {37, 0},
-		"no shared subscriptions": {42, 0},
-		"assigned client id":      append([]byte{18, 0, 23}, "sluice-"...),
+		"session expiry 50":   {17, 0, 0, 0, 50},
+		"receive maximum":     {33, 0, 7},
+		"maximum packet size": {39, 0, 1, 0, 0},
+		"topic alias maximum": {34, 0, 16},
+		"assigned client id":  append([]byte{18, 0, 23}, "sluice-"...),
 	}
 	for name, prop := range want {
 		if !bytes.Contains(p.body, prop) {
 			t.Errorf("no %s in % x", name, p.body)
 		}
 	}
-	if p.body[0] != 0 || p.body[1] != 0 {
+	if p.body[0] != 0 || p.body[1] != 0 || bytes.Contains(p.body, []byte{37, 0}) {
 		t.Errorf("CONNACK % x", p.body)
 	}
 	c = b.dial()
@@ -44,9 +45,6 @@ func TestConnectRefused(t *testing.T) {
 		options connectOptions
 		code    byte
 	}{
-		{"3.1.1 persistent session", connectOptions{version: wire.V311, id: "c", persist: true}, 3},
-		{"retained will", connectOptions{version: wire.V5, id: "c", will: &willOptions{topic: "w", retain: true}}, wire.RetainNotSupported},
-		{"retained will", connectOptions{version: wire.V311, id: "c", will: &willOptions{topic: "w", retain: true}}, 3},
 		{"enhanced authentication", connectOptions{version: wire.V5, id: "c", props: auth}, wire.BadAuthenticationMethod},
 		{"level 6", connectOptions{version: 6, id: "c"}, wire.UnsupportedProtocolVersion},
 		{"level 3", connectOptions{version: 3, id: "c"}, 1},

@@ -5,11 +5,12 @@
 // reached the broker stops reading, so that TCP pushes back.
 //
 // What runs: a goroutine for each listener and each connection, one for the fan-out, one that looks for silent
-// clients, and for a connection that doesn't take what it is sent a writer for as long as there is something to write.
+// clients, one for $SYS and for what expires, and for a connection that doesn't take what it is sent a writer for as long as there
+// is something to write.
 //
-// Locks, outermost first: the log's (between Begin and End of a segment.Writer), Server.mu, conn.mu. The log's is never
-// taken with one of the others held, since Begin may wait for the committer and the committer takes conn.mu.
+// Locks, outermost first: the log's (between Begin and End of a segment.Writer), sys.mu, keeper.handing, Server.mu, conn.mu, and inside
+// of it those of the stores of retained messages and of the subscription tree. The log's is never taken with one of the others held, since
+// Begin may wait for the committer and the committer takes conn.mu.
 //
-// Not there yet: sessions that outlive their connection, retained messages, shared subscriptions, topic aliases,
-// authentication. Each is refused in the protocol's own words.
+// Not there yet: enhanced authentication (AUTH), which is refused in the protocol's own words.
 package mqtt

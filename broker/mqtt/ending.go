@@ -3,6 +3,7 @@ package mqtt
 import (
 	"errors"
 
+	"github.com/sluicemq/sluice/broker/mqtt/websocket"
 	"github.com/sluicemq/sluice/broker/mqtt/wire"
 	"github.com/sluicemq/sluice/segment"
 )
@@ -31,13 +32,21 @@ var (
 	endNotConnect    = &ending{reason: wire.ProtocolError, what: "first packet is not a CONNECT"}
 	endSecondConnect = &ending{reason: wire.ProtocolError, what: "second CONNECT"}
 	endRefused       = &ending{what: "CONNECT refused", quiet: true}
+	endUnauthorized  = &ending{reason: wire.NotAuthorized, what: "client lost its right to connect"}
+	endDenied        = &ending{reason: wire.NotAuthorized, what: "message to a topic that the client may not publish to"}
 	endTooLarge      = &ending{reason: wire.PacketTooLarge, what: "packet is larger than the limit"}
-	endRetained      = &ending{reason: wire.RetainNotSupported, what: "retained PUBLISH"}
-	endTopicAlias    = &ending{reason: wire.TopicAliasInvalid, what: "topic alias, of which none is allowed"}
+	endTopicAlias    = &ending{reason: wire.TopicAliasInvalid, what: "topic alias beyond the maximum"}
+	endUnknownAlias  = &ending{reason: wire.ProtocolError, what: "topic alias that stands for no topic"}
+	endAliasBytes    = &ending{reason: wire.QuotaExceeded, what: "topic aliases for more than 16 KiB of topics"}
+	endTinyPackets   = &ending{what: "client takes no packet as large as CONNACK"}
 	endReceiveMax    = &ending{reason: wire.ReceiveMaximumExceeded, what: "more unacknowledged messages than the receive maximum"}
+	endNoLocalShared = &ending{reason: wire.ProtocolError, what: "no local on a shared subscription"} // MQTT-3.8.3-4
 	endWrongAck      = &ending{reason: wire.ProtocolError, what: "acknowledgement of the wrong type for its packet id"}
 	endAuth          = &ending{reason: wire.BadAuthenticationMethod, what: "AUTH without an authentication method in CONNECT"}
 	endExpiry        = &ending{reason: wire.ProtocolError, what: "DISCONNECT with a session expiry where CONNECT had none"}
+	endProxy         = &ending{reason: wire.ProtocolError, what: "no valid PROXY header"}
+	endCrowded       = &ending{what: "too many connections from the address", quiet: true}
+	endRevoked       = &ending{reason: wire.NotAuthorized, what: "the client's certificate is no longer good"}
 	endPartials      = &ending{reason: wire.QuotaExceeded, what: "no memory for a large packet"}
 )
 
@@ -45,11 +54,18 @@ var (
 func endingOf(err error) *ending {
 	var e *ending
 	var w *wire.Error
+	var ws *websocket.Error
 	switch {
 	case errors.As(err, &e):
 		return e
 	case errors.As(err, &w):
 		return &ending{reason: w.Reason, what: w.What}
+	case errors.Is(err, errProxyHeader):
+		return endProxy
+	case errors.As(err, &ws) && ws.Code == websocket.MessageTooBig:
+		return &ending{reason: wire.PacketTooLarge, what: ws.What}
+	case errors.As(err, &ws):
+		return &ending{reason: wire.ProtocolError, what: ws.What}
 	case errors.Is(err, segment.ErrClosed):
 		return endShutdown
 	}

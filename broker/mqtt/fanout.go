@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,29 +13,53 @@ import (
 )
 
 // fanout reads what has become durable and hands QoS 1 and 2 messages to their subscribers. It keeps a position for
-// each partition and no messages, so however far it lags behind its memory stays the same. While nobody
-// subscribes to anything it isn't woken at all.
+// each partition and no messages, so however far it lags behind its memory stays the same. While nobody who
+// subscribes to anything is connected it isn't woken at all.
+//
+// A session that has no room for a message, or has just come back, is behind: its place stays at that message, and the same goroutine reads the
+// log for it from there (catchup.go) until it is live again.
 type fanout struct {
-	srv  *Server
-	wake chan struct{}
-	stop chan struct{}
+	srv     *Server
+	readers []*reader // one for each partition; immutable
+	wake    chan struct{}
+	stop    chan struct{}
 
-	mu      sync.Mutex
-	users   int                          // sessions with a subscription
-	since   map[*segment.Partition]int64 // high watermarks when the first of them came; taken over by run
-	readers []*reader                    // changed by run's goroutine only, which needs mu for that alone
+	walkWaits atomic.Bool // a walk waits for a commit
+
+	mu        sync.Mutex
+	users     int        // connected sessions with a subscription
+	since     []int64    // high watermarks when the first of them came; taken over by run
+	leaving   []*session // whose clients have left
+	coming    []*session // whose clients have come back
+	unkept    []*session // with progress that the state doesn't know
+	committed uint64     // the last group of the writer that is durable
+	roomSince int64      // since when a session that is behind has room for a little, on the server's clock in ns; 0: none has
 
 	// run's goroutine only
 	buf      []byte
 	decoder  *record.Decoder
-	each     func(*record.Record) error
 	reading  *reader
+	each     func(*record.Record) error
 	delivery delivery
+
+	catching []*session          // those that are behind
+	turn     int                 // whose turn it is in catching
+	chunk    uint64              // number of the batch that sessions are caught up with
+	parts    int                 // sessions that take part in it, still
+	least    int64               // offset of the first record that one of them needs
+	taking   func(*session) bool // whether a session takes part
+
+	writer  *segment.Writer // for what must be durable before it is sent
+	holding []*session      // that have such messages now
+	pending []heldGroup
+	scratch []byte
+	kept    int64 // when progress was last put into the state, on the server's clock in ns
 }
 
 // reader is the fan-out's place in one partition.
 type reader struct {
 	partition *segment.Partition
+	index     int          // in fanout.readers
 	next      atomic.Int64 // offset; moved by the fan-out's goroutine
 
 	// run's goroutine only. Times are on the server's clock in ns; again is 0 while all can be read.
@@ -55,46 +80,56 @@ const (
 func newFanout(s *Server) *fanout {
 	f := &fanout{srv: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), decoder: record.NewDecoder(0)}
 	f.each = f.record
+	f.taking = func(ss *session) bool { return ss.chunk == f.chunk && ss.catching }
+	f.writer = s.log.NewWriter(f)
+	for _, t := range s.log.Topics() {
+		for _, p := range t.Partitions() {
+			f.readers = append(f.readers, &reader{partition: p, index: len(f.readers)})
+		}
+	}
 	return f
 }
 
-// join tells that a session is about to subscribe for the first time. Messages committed before are not its business:
-// it gets back the offsets at which its deliveries begin, for the partitions where the fan-out hasn't come as far yet.
-func (f *fanout) join() (starts map[*segment.Partition]int64) {
+// nudge has the fan-out look at what there is to do.
+func (f *fanout) nudge() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// join tells that a connected session has a subscription now. What was committed before is not its business, or its place is behind.
+func (f *fanout) join() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.users++; f.users == 1 {
 		f.srv.log.Watch(f.wake)
-		f.since = make(map[*segment.Partition]int64)
-		for _, t := range f.srv.log.Topics() {
-			for _, p := range t.Partitions() {
-				f.since[p] = p.HighWatermark()
-			}
+		f.since = make([]int64, len(f.readers))
+		for i, r := range f.readers {
+			f.since[i] = r.partition.HighWatermark()
 		}
 	}
-	starts = make(map[*segment.Partition]int64)
-	for p, next := range f.since { // of those without a reader yet
-		if end := p.HighWatermark(); next < end {
-			starts[p] = end
-		}
-	}
-	for _, r := range f.readers { // which get to since only after what they are reading now
-		if end := r.partition.HighWatermark(); r.next.Load() < end {
-			starts[r.partition] = end
-		}
-	}
-	if len(starts) == 0 {
-		return nil
-	}
-	return starts
 }
 
-// leave tells that a session has no subscription any more.
-func (f *fanout) leave() {
+// comeBack tells that the client of a session is here again.
+func (f *fanout) comeBack(ss *session) {
+	f.mu.Lock()
+	f.coming = append(f.coming, ss)
+	f.mu.Unlock()
+	f.nudge()
+}
+
+// leave tells that a session has no subscription any more, or no connection.
+func (f *fanout) leave(ss *session) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if ss.expiry > 0 {
+		f.leaving = append(f.leaving, ss)
+	}
+	f.leaving = append(f.leaving, ss.sharing()...)
 	if f.users--; f.users == 0 {
 		f.srv.log.Unwatch(f.wake)
+		f.nudge()
 	}
 }
 
@@ -105,10 +140,17 @@ func (f *fanout) run() {
 		case <-f.stop:
 			return
 		case <-f.wake:
-		case <-f.retry():
+		case <-f.later():
 		}
-		f.skip()
-		for f.pass() {
+		for more := true; more; {
+			f.turnover()
+			more = f.pass()
+			if f.catchUp() {
+				more = true
+			}
+			f.srv.flushTouched(&f.delivery)
+			f.commitHeld()
+			f.keepProgress()
 			select {
 			case <-f.stop:
 				return
@@ -121,10 +163,16 @@ func (f *fanout) run() {
 	}
 }
 
-// retry tells when what couldn't be read is to be asked for again; nil if all could, or nobody wants it.
-func (f *fanout) retry() <-chan time.Time {
+// later tells when something is to be done that nobody wakes the fan-out for; nil if nothing is.
+func (f *fanout) later() <-chan time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	switch {
+	case f.roomSince > 0:
+		return time.After(roomDelay)
+	case len(f.unkept) > 0 || len(f.holding) > 0:
+		return time.After(keepEvery)
+	}
 	if f.users == 0 {
 		return nil
 	}
@@ -136,34 +184,72 @@ func (f *fanout) retry() <-chan time.Time {
 	return nil
 }
 
-// skip moves on to where the log stood when somebody subscribed after nobody did.
-func (f *fanout) skip() {
+// turnover takes note of who came and went, in the order in which that was.
+func (f *fanout) turnover() {
 	f.mu.Lock()
-	since := f.since
-	f.since = nil
+	leaving, coming, since, committed := f.leaving, f.coming, f.since, f.committed
+	f.leaving, f.coming, f.since = nil, nil, nil
+	room := f.roomSince > 0 && f.srv.clock()-f.roomSince >= int64(roomDelay)
+	if room {
+		f.roomSince = 0
+	}
 	f.mu.Unlock()
-	for p, next := range since {
-		f.readerOf(p).skipTo(next)
+	for _, ss := range leaving {
+		f.fallBehind(ss)
+	}
+	for i, next := range since {
+		f.readers[i].skipTo(next)
+	}
+	for _, ss := range coming {
+		f.follow(ss)
+	}
+	f.sendCommitted(committed)
+	if room {
+		for _, ss := range f.catching {
+			ss.blocked.end(blockedWindow)
+		}
+	}
+}
+
+// fallBehind makes the session's places those of one that isn't read for: from where the fan-out is.
+func (f *fanout) fallBehind(ss *session) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for at := range ss.cursors {
+		if p := &ss.cursors[at]; !p.behind {
+			*p = cursor{next: f.progress(ss, at), behind: true}
+		}
+	}
+	if ss.here() { // it is back already, or has other members
+		f.followLocked(ss)
+	}
+}
+
+// follow makes the session one of those that are caught up with.
+func (f *fanout) follow(ss *session) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	f.followLocked(ss)
+}
+
+func (f *fanout) followLocked(ss *session) {
+	if !ss.catching {
+		ss.catching = true
+		f.catching = append(f.catching, ss)
 	}
 }
 
 func (r *reader) skipTo(offset int64) { r.next.Store(max(r.next.Load(), offset)) }
 
-func (f *fanout) readerOf(p *segment.Partition) *reader {
-	for _, r := range f.readers {
-		if r.partition == p {
-			return r
-		}
-	}
-	r := &reader{partition: p}
-	f.mu.Lock()
-	f.readers = append(f.readers, r)
-	f.mu.Unlock()
-	return r
-}
-
 // pass reads once from each partition that has something new, and says whether any had.
 func (f *fanout) pass() (more bool) {
+	f.mu.Lock()
+	idle := f.users == 0
+	f.mu.Unlock()
+	return !idle && f.readLive()
+}
+
+func (f *fanout) readLive() (more bool) {
 	for _, r := range f.readers {
 		switch end := r.partition.HighWatermark(); {
 		case r.next.Load() >= end:
@@ -173,7 +259,6 @@ func (f *fanout) pass() (more bool) {
 			more = true
 		}
 	}
-	f.srv.flushTouched(&f.delivery)
 	return more
 }
 
@@ -224,8 +309,7 @@ func (f *fanout) unreadable(r *reader, end int64, err error) {
 	f.lost(r, from, next, err)
 }
 
-// lost goes on at next, behind what can't be read from an offset on. It stays in the log; only those who are connected now
-// miss it.
+// lost goes on at next, behind what can't be read from an offset on. It stays in the log; only those who are live now miss it.
 func (f *fanout) lost(r *reader, from, next int64, err error) {
 	f.srv.drops.Count(r.partition.Topic().Name(), dropUnreadable, next-from)
 	f.srv.warn(warnFanout, "stored messages can't be handed to subscribers", "topic", r.partition.Topic().Name(),
@@ -235,26 +319,56 @@ func (f *fanout) lost(r *reader, from, next int64, err error) {
 
 const dropUnreadable = "not readable for fan-out"
 
-// record hands on one record, if it is an MQTT message that waited for its commit.
+// record hands one record to those that are live.
 func (f *fanout) record(rec *record.Record) error {
-	if rec.Offset < f.reading.next.Load() {
+	r := f.reading
+	if rec.Offset < r.next.Load() {
 		return nil
 	}
+	in, ok := f.message(rec, r)
+	if ok && in.hasExpiry {
+		if in.expiry, ok = f.srv.timeLeft(in.expiry, in.stamp); !ok {
+			f.srv.countDrop(r.partition, dropExpired)
+		}
+	}
+	if ok {
+		f.srv.deliver(&f.delivery, &in)
+		for _, ss := range f.delivery.fell {
+			f.follow(ss)
+		}
+		f.delivery.fell = f.delivery.fell[:0]
+	}
+	r.next.Store(rec.Offset + 1)
+	return nil
+}
+
+// message is the MQTT message that a record holds, unless there is none or it was handed on when it came (QoS 0). It aliases the record.
+func (f *fanout) message(rec *record.Record, r *reader) (in incoming, ok bool) {
 	value, ok := rec.Header(record.EnvelopeKey)
 	if !ok {
-		return nil
+		return in, false
 	}
 	e, err := record.ParseEnvelope(value)
 	if err != nil || e.QoS == 0 {
-		return nil
+		return in, false
 	}
 	topic, ok := rec.Header(record.TopicKey)
 	if !ok {
 		topic = rec.Key
 	}
-	f.srv.deliver(&f.delivery, &incoming{
+	return incoming{
 		topic: topic, payload: rec.Value, props: e.Properties, publisher: unsafe.String(unsafe.SliceData(e.ClientID), len(e.ClientID)),
-		partition: f.reading.partition, offset: rec.Offset, qos: e.QoS, hasExpiry: e.HasExpiry, expiry: e.ExpirySeconds,
-	})
-	return nil
+		reader: r.index, from: r.partition, offset: rec.Offset, stamp: rec.Timestamp, qos: e.QoS, retain: e.Retain, hasExpiry: e.HasExpiry, expiry: e.ExpirySeconds,
+	}, true
+}
+
+// unfollow takes a session out of those that are caught up with.
+func (f *fanout) unfollow(ss *session) {
+	ss.catching = false
+	if i := slices.Index(f.catching, ss); i >= 0 {
+		f.catching = slices.Delete(f.catching, i, i+1)
+		if f.turn > i {
+			f.turn--
+		}
+	}
 }

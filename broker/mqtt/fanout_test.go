@@ -52,8 +52,8 @@ func storedLog(t *testing.T, s *setup) (second string) {
 // reads has the fan-out read the partition from its beginning on, as if it lagged that far behind, until nothing more is to
 // be had.
 func (b *broker) reads() (r *reader, dropped int64) {
-	r = b.fanout.readerOf(b.topic.Partitions()[0])
-	for b.fanout.pass() {
+	r = b.fanout.readers[0]
+	for b.fanout.readLive() {
 	}
 	for _, d := range b.drops.Snapshot() {
 		if d.Reason == dropUnreadable {

@@ -3,6 +3,7 @@
 package mqtt
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -14,44 +15,61 @@ import (
 
 // The race detector needs memory of its own, so these figures are taken without it.
 
-// An idle connection costs no more than its struct, its socket and a small stack.
+// An idle connection costs no more than its struct, its socket and a small stack; WebSocket adds a struct of its own.
 func TestIdleConnectionBytes(t *testing.T) {
-	b := start(t)
-	b.connect(connectOptions{id: "warm"}).ping()
-	measure := func() uint64 {
+	measureIdle(t, Listener{Address: "127.0.0.1:0"}, func(connect []byte) []byte { return connect })
+}
+
+func TestIdleWebSocketBytes(t *testing.T) {
+	measureIdle(t, Listener{Address: "127.0.0.1:0", WebSocket: &WebSocket{}}, func(connect []byte) []byte {
+		return append([]byte(wsRequest), wsFrame(0x82, connect)...)
+	})
+}
+
+// measureIdle says what a connection costs that sends hello of its CONNECT and then nothing. The clients live in this process, too: their
+// sockets cost what the broker's do, about 600 bytes.
+func measureIdle(t *testing.T, l Listener, hello func(connect []byte) []byte) {
+	b := startAt(t, l)
+	measure := func() (heap, stack uint64) {
+		runtime.GC() // twice: pools give up what is in them at the second
 		runtime.GC()
 		debug.FreeOSMemory()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc + m.StackInuse
+		return m.HeapAlloc, m.StackInuse
 	}
 	const n = 400
-	conns := make([]*net.TCPConn, 0, n)
+	conns := make([]*net.TCPConn, 0, n+1)
 	defer func() {
 		for _, c := range conns {
 			c.Close()
 		}
 	}()
-	before := measure()
-	for i := range n {
+	var heapBefore, stackBefore uint64
+	for i := range n + 1 {
 		conn, err := net.DialTCP("tcp", nil, b.Addrs()[0].(*net.TCPAddr))
 		if err != nil {
 			t.Fatal(err)
 		}
 		conns = append(conns, conn)
-		conn.Write(connectOptions{version: wire.V5, id: "client-" + string(rune('a'+i%26)) + string(rune('a'+i/26)), keepAlive: 60}.encode())
+		conn.Write(hello(connectOptions{version: wire.V5, id: fmt.Sprintf("client-%03d", i), keepAlive: 60}.encode()))
+		if i == 0 { // the first brings what all share
+			eventually(t, func() bool { return b.Stats().Sessions == 1 })
+			heapBefore, stackBefore = measure()
+		}
 	}
-	var connack [2]byte
+	eventually(t, func() bool { return b.Stats().Sessions == n+1 })
+	var answer [1]byte
 	for _, conn := range conns {
-		if _, err := io.ReadFull(conn, connack[:]); err != nil {
+		if _, err := io.ReadFull(conn, answer[:]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// The clients live in this process, too: their sockets cost what the broker's do, about 600 bytes.
-	each := (measure() - before) / n
-	t.Logf("%d bytes for a connection and its client's socket", each)
-	if each > 6<<10 {
-		t.Errorf("%d bytes for an idle connection", each)
+	heap, stack := measure()
+	heap, stack = (heap-heapBefore)/n, (stack-stackBefore)/n
+	t.Logf("%d bytes for a connection and its client's socket, and %d of stack", heap, stack)
+	if heap+stack > 6<<10 {
+		t.Error("too many")
 	}
 }
 

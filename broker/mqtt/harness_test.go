@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,7 +30,12 @@ type disk struct {
 	gate  chan struct{} // closed: syncs go through
 	fault error         // of writes and syncs
 	syncs int
+
+	waiting atomic.Int32 // syncs that are held
 }
+
+// holding says whether a commit waits for hold's release.
+func (d *disk) holding() bool { return d.waiting.Load() > 0 }
 
 func newDisk() *disk {
 	d := &disk{gate: make(chan struct{})}
@@ -48,7 +54,9 @@ func (d *disk) before(op vfs.Op, name string) (int, error) {
 	}
 	d.mu.Unlock()
 	if op == vfs.OpSync {
+		d.waiting.Add(1)
 		<-gate
+		d.waiting.Add(-1)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +115,7 @@ type setup struct {
 
 func start(t testing.TB, change ...func(*setup)) *broker {
 	t.Helper()
-	s := setup{options: Options{Listeners: []Listener{{"127.0.0.1:0"}}, Incarnation: 77}, log: segment.DefaultOptions(), dir: t.TempDir(),
+	s := setup{options: Options{Listeners: []Listener{{Address: "127.0.0.1:0"}}, Incarnation: 77}, log: segment.DefaultOptions(), dir: t.TempDir(),
 		topic: segment.TopicOptions{Name: "mqtt", Partitions: 1}}
 	d := newDisk()
 	s.log.JournalBytes = 8 << 20
@@ -154,6 +162,12 @@ func (b *broker) end() {
 	}
 	if n := b.queued.Load(); n != 0 {
 		b.t.Errorf("%d bytes are still accounted as queued", n)
+	}
+	b.mu.Lock()
+	idle := len(b.sessions) == 0
+	b.mu.Unlock()
+	if f, w := b.filters.Load(), b.wills.Load(); idle && (f != 0 || w != 0) {
+		b.t.Errorf("%d bytes of filters and %d of wills are still accounted", f, w)
 	}
 	if n := b.partials.Load(); n != 0 {
 		b.t.Errorf("%d bytes are still accounted as partial", n)

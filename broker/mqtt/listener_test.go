@@ -19,17 +19,20 @@ func TestListenerAddresses(t *testing.T) {
 		{"127.0.0.1:0", ""},
 		{"127.8.8.8:1883", ""},
 		{"[::1]:1883", ""},
-		{"0.0.0.0:1883", "only loopback"},
-		{":1883", "only loopback"},
-		{"[::]:1883", "only loopback"},
-		{"192.168.1.1:1883", "only loopback"},
-		{"gateway:1883", "only loopback"},
+		{"0.0.0.0:1883", "not a loopback"},
+		{":1883", "not a loopback"},
+		{"[::]:1883", "not a loopback"},
+		{"192.168.1.1:1883", "not a loopback"},
+		{"gateway:1883", "not an IP address"},
+		{"unix:/run/mqtt.sock", ""},
+		{"unix:mqtt.sock", "must begin with /"},
+		{"unix:/" + strings.Repeat("x", maxSocketPath), "at most 107"},
 		{"localhost", "host:port"},
 		{"localhost:mqtt", "not a number"},
 		{"localhost:70000", "not a number"},
 	}
 	for _, tt := range tests {
-		err := Options{Listeners: []Listener{{tt.address}}}.Validate()
+		err := Options{Listeners: []Listener{{Address: tt.address}}}.Validate()
 		if tt.want == "" {
 			if err != nil {
 				t.Errorf("%s: %v", tt.address, err)
@@ -41,7 +44,7 @@ func TestListenerAddresses(t *testing.T) {
 }
 
 func TestLocalhostMeansBothLoopbacks(t *testing.T) {
-	b := start(t, func(s *setup) { s.options.Listeners = []Listener{{"localhost:0"}} })
+	b := start(t, func(s *setup) { s.options.Listeners = []Listener{{Address: "localhost:0"}} })
 	addrs := b.Addrs()
 	if len(addrs) == 2 && addrs[0].(*net.TCPAddr).Port != addrs[1].(*net.TCPAddr).Port {
 		t.Errorf("%v", addrs)
@@ -54,7 +57,7 @@ func TestLocalhostMeansBothLoopbacks(t *testing.T) {
 func TestPortInUse(t *testing.T) {
 	b := start(t)
 	address := b.Addrs()[0].String()
-	s, err := New(Options{Listeners: []Listener{{"127.0.0.1:0"}, {address}}}, b.log, b.router, new(admission.Drops), nil)
+	s, err := New(Options{Listeners: []Listener{{Address: "127.0.0.1:0"}, {Address: address}}}, b.log, b.router, new(admission.Drops), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

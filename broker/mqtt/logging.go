@@ -15,10 +15,17 @@ type warning int
 
 const (
 	warnAccept  warning = iota // a listener can't accept
+	warnPaced                  // connections wait to be accepted
+	warnFull                   // there are too many connections
+	warnAddress                // there are too many connections of one address
+	warnProxy                  // a connection isn't a proxy's
 	warnClient                 // a client broke the protocol
 	warnRefused                // messages can't be stored
 	warnWill                   // a will can't be stored
+	warnLogin                  // a client is not let in
+	warnDenied                 // a client published what it may not
 	warnFanout                 // stored messages can't be read back
+	warnState                  // a session's state can't be read or stored
 	warnings
 )
 

@@ -10,6 +10,9 @@ type output struct {
 	writing bool   // a writer goroutine runs
 	listed  bool   // somebody is about to call flushLocked
 	closed  bool   // takes nothing any more
+
+	messages int64 // PUBLISHes that the server's counters don't have yet
+	payload  int64 // bytes of their payloads
 }
 
 const (
@@ -39,6 +42,7 @@ func (c *conn) sendLocked(p []byte) {
 			c.brokenLocked()
 			return
 		}
+		c.srv.counters.bytesSent.Add(int64(n))
 		p = p[n:]
 	}
 	if len(p) == 0 {
@@ -60,6 +64,7 @@ func (c *conn) queueLocked(p []byte) {
 // flushLocked writes what waits, as far as the socket takes it.
 func (c *conn) flushLocked() {
 	c.out.listed = false
+	c.tallyLocked()
 	for len(c.out.buf) > 0 && !c.out.writing && !c.out.closed {
 		n, err := c.stream.tryWrite(c.out.buf)
 		if err != nil {
@@ -67,6 +72,7 @@ func (c *conn) flushLocked() {
 			return
 		}
 		c.srv.queued.Add(-int64(n))
+		c.srv.counters.bytesSent.Add(int64(n))
 		if n < len(c.out.buf) {
 			c.out.buf = append(c.out.buf[:0], c.out.buf[n:]...)
 			c.startWriterLocked()
@@ -77,10 +83,28 @@ func (c *conn) flushLocked() {
 			c.wakeLocked()
 		}
 		c.out.emptied()
-		if c.outbound != nil {
-			c.refillLocked() // a message that found no room behind what is written now has nobody else to send it
-		}
+		c.writtenLocked()
 	}
+}
+
+// tallyLocked hands what was counted for the connection to the server.
+func (c *conn) tallyLocked() {
+	if c.out.messages > 0 {
+		c.srv.counters.delivered.Add(c.out.messages)
+		c.srv.counters.payloadSent.Add(c.out.payload)
+		c.out.messages, c.out.payload = 0, 0
+	}
+}
+
+// writtenLocked tells the fan-out that there is room for what waits for it.
+func (c *conn) writtenLocked() {
+	if c.session == nil {
+		return
+	}
+	if c.session.blocked.end(blockedSocket) {
+		c.srv.fanout.nudge()
+	}
+	c.srv.fanout.madeRoom(c.session)
 }
 
 // emptied keeps a small buffer for the next time.
@@ -124,14 +148,14 @@ func (c *conn) drain() {
 		c.replies.Add(-replies)
 		c.wakeLocked()
 		c.srv.queued.Add(-int64(len(p)))
+		c.srv.counters.bytesSent.Add(int64(len(p)))
 		if c.out.buf == nil {
 			c.out.buf = p
 			c.out.emptied()
 		}
-		if c.outbound != nil {
-			c.refillLocked()
-		}
+		c.writtenLocked()
 	}
+	c.tallyLocked()
 	c.out.writing = false
 	c.wakeLocked()
 }

@@ -23,6 +23,8 @@ type routeCache struct {
 	partition *segment.Partition
 	bareKey   bool
 	known     bool
+	access    uint32 // Server.access when denied was found out
+	denied    bool   // the client may not publish to it
 }
 
 // publish parses a PUBLISH into the next free message.
@@ -31,12 +33,14 @@ func (c *conn) publish(w *workspace, h wire.Header, body []byte) error {
 	if err := wire.ParsePublish(p, h, body, c.limits.version); err != nil {
 		return err
 	}
-	switch {
-	case p.Props.Alias != 0:
-		return endTopicAlias
-	case p.Retain:
-		return endRetained
-	case p.QoS > 0 && c.limits.version == wire.V5 && !(p.QoS == 2 && c.session.received.has(p.PacketID)):
+	aliased := false
+	if p.Props.Alias != 0 {
+		var err error
+		if aliased, err = c.resolveAlias(p); err != nil {
+			return err
+		}
+	}
+	if p.QoS > 0 && c.limits.version == wire.V5 && !(p.QoS == 2 && c.session.received.has(p.PacketID)) {
 		if w.credit--; w.credit < 0 {
 			return endReceiveMax
 		}
@@ -51,20 +55,32 @@ func (c *conn) publish(w *workspace, h wire.Header, body []byte) error {
 	*m = message{
 		topic:   place{uint32(w.at + 2), uint32(len(p.Topic))},
 		payload: place{uint32(w.at + len(body) - len(p.Payload)), uint32(len(p.Payload))},
-		expiry:  p.Props.Expiry, hasExpiry: p.Props.HasExpiry, id: p.PacketID, qos: p.QoS,
+		expiry:  p.Props.Expiry, hasExpiry: p.Props.HasExpiry, id: p.PacketID, qos: p.QoS, retain: p.Retain && p.Topic[0] != '$',
+	}
+	if aliased {
+		m.topic, m.aliased = w.keep(p.Topic), true
 	}
 	if len(p.Props.Raw) > 0 {
 		m.props = w.keep(p.Props.Raw)
 	}
 	c.locate(w, m, p.Topic)
+	if m.denied {
+		if err := c.deny(w, m); err != nil {
+			return err
+		}
+	}
 	w.bytes += len(body)
 	return nil
 }
 
-// locate finds the message's place in the log.
+// locate finds the message's place in the log, and whether its client may publish to its topic.
 func (c *conn) locate(w *workspace, m *message, topic []byte) {
 	r := &c.route
-	if !r.known || !bytes.Equal(r.topic, topic) {
+	if generation := c.srv.access.Load(); !r.known || r.access != generation || !bytes.Equal(r.topic, topic) {
+		r.access = generation // before the question: a change meanwhile makes it be asked again
+		if r.denied = !c.mayPublish(topic); r.denied {
+			c.srv.warn(warnDenied, "client may not publish to a topic", "client", c.name(), "topic", quoted(topic))
+		}
 		var key []byte
 		var keyIsTopic, ok bool
 		r.partition, key, keyIsTopic, ok = c.srv.router.Route(topic, r.key[:0])
@@ -79,6 +95,7 @@ func (c *conn) locate(w *workspace, m *message, topic []byte) {
 	}
 	m.partition, m.bareKey = r.partition, r.bareKey
 	m.local = m.partition == nil && topic[0] != '$'
+	m.denied = r.denied
 	if m.bareKey {
 		m.key = w.keep(r.key)
 	}
@@ -109,20 +126,29 @@ func (c *conn) flush(w *workspace) error {
 		w.forget()
 		return err
 	}
-	var b batch
-	if began {
-		b = c.store(w)
-	}
+	b := c.store(w, began)
 	w.replies = w.replies[:0]
+	acks, messages, payload := int64(0), int64(0), int64(0)
 	for i := range w.messages {
 		m := &w.messages[i]
-		w.replies = m.appendAck(w.replies, c.limits.version)
+		if m.release || m.qos > 0 {
+			w.replies = m.appendAck(w.replies, c.limits.version)
+			acks++
+		}
+		if !m.release {
+			messages++
+			payload += int64(m.payload.size)
+		}
 	}
 	if len(w.replies) > 0 || b.group != 0 {
 		c.queueAcks(b, w.replies)
 	}
-	c.srv.counters.published.Add(int64(len(w.messages)))
-	if c.srv.tree.Len() > 0 {
+	n := &c.srv.counters
+	n.published.Add(int64(len(w.messages)))
+	n.received.Add(messages)
+	n.payloadReceived.Add(payload)
+	n.packetsSent.Add(acks)
+	if c.srv.tree.Len() > 0 || len(w.changes) > 0 {
 		c.handOn(w)
 	}
 	w.forget()
@@ -133,8 +159,8 @@ func (c *conn) flush(w *workspace) error {
 // are marked as refused, and so are all of QoS 0; an older client has no word for that, so it waits for a while and is
 // closed: sooner when others can't be read from because of the workspace that it holds.
 func (c *conn) begin(w *workspace) (began bool, err error) {
-	if c.writer == nil && needOf(w.messages) != nothing {
-		c.writer = c.srv.log.NewWriter(c)
+	if c.needOf(w.messages) != nothing {
+		c.openWriter()
 	}
 	var since time.Time
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
@@ -163,12 +189,14 @@ func (c *conn) begin(w *workspace) (began bool, err error) {
 // tryBegin is one attempt. again says that messages were marked as refused, and that another one is worth it without a
 // pause. Without an error nothing is left that needs the log.
 func (c *conn) tryBegin(w *workspace) (began, again bool, err error) {
-	switch needOf(w.messages) {
+	switch c.needOf(w.messages) {
 	case nothing:
 		return false, false, nil
 	case states:
-		err = c.writer.BeginState()
-		return err == nil, false, err
+		if err = c.writer.BeginState(); err == nil || errors.Is(err, segment.ErrClosed) {
+			return err == nil, false, err
+		}
+		return false, c.refuseRetained(w, err), err
 	}
 	if err = c.writer.Begin(); err == nil {
 		if !refusesAny(w.messages) {
@@ -210,7 +238,7 @@ const (
 	records
 )
 
-func needOf(messages []message) need {
+func (c *conn) needOf(messages []message) need {
 	n := nothing
 	for i := range messages {
 		m := &messages[i]
@@ -218,7 +246,7 @@ func needOf(messages []message) need {
 		case m.dropped:
 		case m.partition != nil && !m.release:
 			return records
-		case m.release || m.qos == 2:
+		case m.retain || c.session.expiry > 0 && (m.release || m.qos == 2):
 			n = states
 		}
 	}
@@ -255,6 +283,19 @@ func (c *conn) refuse(w *workspace, why func(*segment.Topic) error) bool {
 	return all
 }
 
+// refuseRetained marks the retained messages without a record that the state doesn't take, and says whether that leaves nothing
+// that needs it. Called when nothing is to be recorded.
+func (c *conn) refuseRetained(w *workspace, cause error) bool {
+	for i := range w.messages {
+		m := &w.messages[i]
+		if m.retain && !m.dropped && (m.qos == 0 || c.limits.version == wire.V5) && !(m.qos == 2 && c.repeats(w, i)) {
+			m.dropped = true
+			c.srv.countDrop(nil, refusalName(cause))
+		}
+	}
+	return c.needOf(w.messages) == nothing
+}
+
 // refusalName is what messages are counted under that the log refused with cause.
 func refusalName(cause error) string {
 	if errors.Is(cause, segment.ErrFull) {
@@ -277,11 +318,20 @@ func (c *conn) repeats(w *workspace, i int) bool {
 	return true
 }
 
-// store adds the messages to the log, between its Begin and End.
-func (c *conn) store(w *workspace) batch {
+// openWriter makes the connection's writer if it has none.
+func (c *conn) openWriter() {
+	if c.writer == nil {
+		c.writer = c.srv.log.NewWriter(c)
+	}
+}
+
+// store takes note of the packet ids, and adds what is to be stored to the log, between Begin, if began, and End.
+func (c *conn) store(w *workspace, began bool) batch {
 	var b batch
 	s := c.session
-	w.record.Timestamp = c.writer.Stamp(w.now)
+	if began {
+		w.record.Timestamp = c.writer.Stamp(w.now)
+	}
 	for i := range w.messages {
 		m := &w.messages[i]
 		switch {
@@ -292,13 +342,17 @@ func (c *conn) store(w *workspace) batch {
 				b.frees++
 			}
 			continue
+		case m.qos == 2 && s.received.has(m.id):
+			m.known = true
+			continue
+		case m.retain && !c.srv.keeper.stage(w, c.writer, m, s.id, w.record.Timestamp) && m.qos > 0 && c.limits.version == wire.V5:
+			m.dropped = true
+			continue
 		case m.qos == 2:
 			if s.received == nil {
 				s.received = new(receivedIDs)
 			}
-			if m.known = !s.received.add(m.id); m.known {
-				continue
-			}
+			s.received.add(m.id)
 			b.slots++
 		case m.qos == 1:
 			b.slots++
@@ -310,16 +364,22 @@ func (c *conn) store(w *workspace) batch {
 		}
 	}
 	if s.received != nil && s.received.changed {
-		w.envelope = s.received.save(c.writer, s.id, w.envelope)
+		if s.expiry > 0 {
+			w.envelope = s.received.save(c.writer, s.id, w.envelope)
+		} else {
+			s.received.settle()
+		}
 	}
 	b.size = int64(w.bytes)
-	b.group = c.writer.End()
+	if began {
+		b.group = c.writer.End()
+	}
 	return b
 }
 
 // fill makes the workspace's record that of m.
 func (c *conn) fill(w *workspace, m *message) {
-	topic := m.topic.in(w.source)
+	topic := w.topic(m)
 	w.record.Key, w.record.Value = topic, m.payload.in(w.source)
 	w.headers[0].Value = c.envelope(w, m)
 	w.record.Headers = w.headers[:1]
@@ -334,12 +394,12 @@ func (c *conn) fill(w *workspace, m *message) {
 
 // envelope is the message's envelope. Most have one of three, by QoS.
 func (c *conn) envelope(w *workspace, m *message) []byte {
-	plain := !m.hasExpiry && m.props.size == 0
+	plain := !m.hasExpiry && m.props.size == 0 && !m.retain
 	if plain && c.fixed[m.qos] != nil {
 		return c.fixed[m.qos]
 	}
 	e := record.Envelope{
-		QoS: m.qos, Incarnation: c.srv.options.Incarnation, ClientID: c.session.idBytes,
+		QoS: m.qos, Retain: m.retain, Incarnation: c.srv.options.Incarnation, ClientID: c.session.idBytes,
 		HasExpiry: m.hasExpiry, ExpirySeconds: m.expiry, Properties: m.props.in(w.arena),
 	}
 	if plain {
@@ -354,15 +414,23 @@ func (c *conn) envelope(w *workspace, m *message) []byte {
 func (c *conn) handOn(w *workspace) {
 	for i := range w.messages {
 		m := &w.messages[i]
-		topic := m.topic.in(w.source)
-		if m.release || m.dropped || m.known || m.qos > 0 && !m.local || topic[0] == '$' {
+		if m.release || m.dropped || m.known || m.qos > 0 && !m.local {
 			continue
 		}
-		c.srv.deliver(&w.delivery, &incoming{
+		topic := w.topic(m)
+		if topic[0] == '$' {
+			continue
+		}
+		in := incoming{
 			topic: topic, payload: m.payload.in(w.source), props: m.props.in(w.arena), publisher: c.session.id,
-			partition: m.partition, offset: noOffset,
-			qos: m.qos, hasExpiry: m.hasExpiry, expiry: m.expiry,
-		})
+			from: m.partition, offset: noOffset,
+			qos: m.qos, retain: m.retain, hasExpiry: m.hasExpiry, expiry: m.expiry,
+		}
+		if m.change > 0 {
+			c.srv.keeper.hand(&w.delivery, w.changes[m.change-1], &in)
+		} else {
+			c.srv.deliver(&w.delivery, &in)
+		}
 	}
 	c.srv.flushTouched(&w.delivery)
 }

@@ -60,7 +60,7 @@ func TestAcksWaitForTheirCommit(t *testing.T) {
 	for _, v := range bothVersions {
 		t.Run(versionName(v), func(t *testing.T) {
 			b := start(t)
-			c := b.connect(connectOptions{version: v, id: "c"})
+			c := b.connect(lasting(v, "c"))
 			release := b.disk.hold(t)
 			c.publish(outMessage{topic: "t", qos: 1, id: 1}, outMessage{topic: "t", qos: 2, id: 2})
 			c.ping() // PINGRESP overtakes
@@ -150,9 +150,9 @@ func tcpInfo(t *testing.T, c *client) *unix.TCPInfo {
 func TestDollarTopicsAreAcknowledgedOnly(t *testing.T) {
 	b := start(t)
 	sub := b.connect(connectOptions{id: "sub"})
-	sub.subscribe(filter{"#", 2}, filter{"$SYS/#", 2})
+	sub.subscribe(filter{"#", 2}, filter{"$SYS/x", 2})
 	c := b.connect(connectOptions{id: "c"})
-	c.publish(outMessage{topic: "$SYS/x"}, outMessage{topic: "$SYS/x", qos: 1, id: 1}, outMessage{topic: "$SYS/x", qos: 2, id: 2})
+	c.publish(outMessage{topic: "$SYS/x", retain: true}, outMessage{topic: "$SYS/x", qos: 1, id: 1}, outMessage{topic: "$SYS/x", payload: "x", qos: 2, id: 2, retain: true})
 	c.expectAck(wire.PUBACK, 1, 0)
 	c.expectAck(wire.PUBREC, 2, 0)
 	c.ack(wire.PUBREL, 2)
@@ -160,6 +160,11 @@ func TestDollarTopicsAreAcknowledgedOnly(t *testing.T) {
 	c.publish(outMessage{topic: "end", qos: 1, id: 3})
 	c.expectAck(wire.PUBACK, 3, 0)
 	sub.expectPublish("end", "", 1)
+	c.publish(outMessage{topic: "$foo", payload: "x", qos: 1, id: 3, retain: true})
+	c.expectAck(wire.PUBACK, 3, 0)
+	if keys := b.stateKeys("retain"); len(keys) != 0 {
+		t.Errorf("state %q", keys)
+	}
 	if r := b.stored(1); len(r) != 1 {
 		t.Errorf("%d records", len(r))
 	}
@@ -172,9 +177,10 @@ func TestRefusedPublishes(t *testing.T) {
 		version byte
 		reason  byte
 	}{
-		{"retained", outMessage{topic: "t", retain: true}, wire.V5, wire.RetainNotSupported},
-		{"retained", outMessage{topic: "t", retain: true, qos: 1, id: 1}, wire.V311, 0},
-		{"alias", outMessage{topic: "t", raw: []byte{35, 0, 1}}, wire.V5, wire.TopicAliasInvalid},
+		{"alias", outMessage{topic: "t", alias: 17}, wire.V5, wire.TopicAliasInvalid},
+		{"alias 0", outMessage{topic: "t", raw: []byte{35, 0, 0}}, wire.V5, wire.TopicAliasInvalid},
+		{"unknown alias", outMessage{alias: 1}, wire.V5, wire.ProtocolError},
+		{"too long for an alias", outMessage{topic: strings.Repeat("a", 16<<10+1), alias: 1}, wire.V5, wire.QuotaExceeded},
 		{"wildcard", outMessage{topic: "a/+"}, wire.V5, wire.MalformedPacket},
 		{"wildcard", outMessage{topic: "a/#"}, wire.V311, 0},
 		{"packet id 0", outMessage{topic: "a", qos: 1}, wire.V5, wire.ProtocolError},
@@ -414,7 +420,10 @@ func TestFullTopic(t *testing.T) {
 	p := full.Partitions()[0]
 	b.router.(*router).other = p
 	eventually(t, func() bool { // fills it
-		_, err := b.log.Append(p, &record.Record{Value: make([]byte, 16<<10)})
+		ticket, err := b.log.Append(p, &record.Record{Value: make([]byte, 16<<10)})
+		if err == nil {
+			err = ticket.Wait(t.Context())
+		}
 		return errors.Is(err, segment.ErrFull)
 	})
 	end := p.HighWatermark()

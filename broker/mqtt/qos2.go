@@ -1,11 +1,10 @@
 package mqtt
 
 import (
-	"context"
 	"encoding/binary"
 	"math/bits"
 	"slices"
-	"time"
+	"strconv"
 
 	"github.com/sluicemq/sluice/segment"
 )
@@ -16,12 +15,10 @@ import (
 //	key    "q2/" client id "/" byte, the id's upper 8 bits
 //	value  32 bytes, a bitmap: id & 0xFF is bit (id & 63) of the big-endian uint64 number (id >> 6 & 3)
 //
-// A chunk without a bit has no key. A chunk changes in the commit group of the records that its messages became.
+// A chunk without a bit has no key. A chunk changes in the commit group of the records that its messages became. Sessions that end with
+// their connection keep theirs in memory only.
 
-const (
-	receivedPrefix = "q2/"
-	forgetPatience = 5 * time.Second
-)
+const receivedPrefix = "q2/"
 
 // receivedIDs is the set of one session. It includes what isn't durable yet: a repeat of such a message is a repeat.
 // Not safe for concurrent use.
@@ -119,6 +116,12 @@ func (r *receivedIDs) save(w *segment.Writer, clientID string, key []byte) []byt
 	return key
 }
 
+// settle forgets what save would write.
+func (r *receivedIDs) settle() {
+	r.chunks = slices.DeleteFunc(r.chunks, func(c chunk) bool { return c.bits == [4]uint64{} })
+	r.changed = false
+}
+
 // forget deletes all chunks, between Begin and End of w.
 func (r *receivedIDs) forget(w *segment.Writer, clientID string) {
 	for i := range r.chunks {
@@ -127,28 +130,29 @@ func (r *receivedIDs) forget(w *segment.Writer, clientID string) {
 	r.save(w, clientID, nil)
 }
 
-// forgetReceived deletes what sessions of an earlier run left: no session outlives its connection, let alone the process.
-// A disk that refuses or hangs must not keep the broker from starting.
-func forgetReceived(l *segment.Log) error {
-	ctx, cancel := context.WithTimeout(context.Background(), forgetPatience)
-	defer cancel()
-	for {
-		var keys [][]byte
-		err := l.Range([]byte(receivedPrefix), func(key, _ []byte) bool {
-			keys = append(keys, slices.Clone(key))
-			return len(keys) < 256
-		})
-		if err != nil || len(keys) == 0 {
-			return err
+// receivedOwner is the client id of a chunk's key.
+func receivedOwner(key []byte) string { return string(key[len(receivedPrefix) : len(key)-2]) }
+
+// loadReceived brings back the ids of the sessions that there are.
+func (s *Server) loadReceived() error {
+	return s.log.Range([]byte(receivedPrefix), func(key, value []byte) bool {
+		if len(key) < len(receivedPrefix)+2 || len(value) != 32 {
+			s.warn(warnState, "received QoS 2 ids in the state can't be read", "key", strconv.Quote(string(key)))
+			return true
 		}
-		var t segment.Ticket
-		for _, key := range keys {
-			if t, err = l.Delete(key); err != nil {
-				return err
-			}
+		ss := s.sessions[receivedOwner(key)]
+		if ss == nil {
+			return true
 		}
-		if err := t.Wait(ctx); err != nil {
-			return err
+		if ss.received == nil {
+			ss.received = new(receivedIDs)
 		}
-	}
+		c := chunk{number: key[len(key)-1]}
+		for i := range c.bits {
+			c.bits[i] = binary.BigEndian.Uint64(value[8*i:])
+		}
+		at, _ := ss.received.find(c.number)
+		ss.received.chunks = slices.Insert(ss.received.chunks, at, c)
+		return true
+	})
 }

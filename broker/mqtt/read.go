@@ -14,11 +14,11 @@ type input struct {
 	failure error  // why readable ended the reading
 }
 
-// readable takes what there is to read and works it off, until there is nothing left: it is called by stream.read each
+// readable takes what there is to read and works it off, until there is nothing left: it is called by stream.await each
 // time the socket may have something. It returns true when reading is over; failure says why.
-func (c *conn) readable(fd uintptr) (done bool) {
+func (c *conn) readable() (done bool) {
 	for {
-		n, err := c.readOnce(fd)
+		n, err := c.readOnce()
 		if e := c.cause.Load(); e != nil && err == nil {
 			err = e
 		}
@@ -37,22 +37,23 @@ func (c *conn) readable(fd uintptr) (done bool) {
 
 // readOnce reads once and works off every whole packet. n is the number of bytes read; with a nil error 0 means that there
 // are none.
-func (c *conn) readOnce(fd uintptr) (n int, err error) {
+func (c *conn) readOnce() (n int, err error) {
 	if c.mustWait() {
 		if err := c.awaitRoom(); err != nil {
 			return 0, err
 		}
 	}
 	if c.in.need > readBytes {
-		return c.readLarge(fd)
+		return c.readLarge()
 	}
 	w := c.takeWorkspace()
 	defer c.srv.workspaces.put(w)
 	have := copy(w.data[:], c.in.partial)
-	n, err = readInto(fd, w.data[have:])
+	n, err = c.stream.read(w.data[have:])
 	if n == 0 || err != nil {
 		return 0, err
 	}
+	c.srv.counters.bytesReceived.Add(int64(n))
 	rest, err := c.work(w, w.data[:have+n])
 	if err != nil {
 		return 0, err
@@ -93,16 +94,17 @@ const keepPartialBytes = 256
 
 // readLarge reads into a packet that no workspace holds. Room for it grows with what has arrived, never on the
 // word of its header alone.
-func (c *conn) readLarge(fd uintptr) (n int, err error) {
+func (c *conn) readLarge() (n int, err error) {
 	if len(c.in.partial) == cap(c.in.partial) {
 		if err := c.growPartial(); err != nil {
 			return 0, err
 		}
 	}
-	n, err = readInto(fd, c.in.partial[len(c.in.partial):cap(c.in.partial)])
+	n, err = c.stream.read(c.in.partial[len(c.in.partial):cap(c.in.partial)])
 	if n == 0 || err != nil {
 		return 0, err
 	}
+	c.srv.counters.bytesReceived.Add(int64(n))
 	c.in.partial = c.in.partial[:len(c.in.partial)+n]
 	if len(c.in.partial) < c.in.need || c.session == nil {
 		return n, nil
@@ -173,7 +175,7 @@ func (c *conn) work(w *workspace, data []byte) (rest []byte, err error) {
 	w.credit = int(c.srv.options.ReceiveMaximum) - int(c.received.Load())
 	c.in.need = 0
 	w.source, w.at = data, 0
-	whole := false
+	packets, answers := 0, 0
 	for len(data) > 0 {
 		h, n, e := wire.ParseHeader(data)
 		if e == wire.ErrIncomplete {
@@ -195,12 +197,21 @@ func (c *conn) work(w *workspace, data []byte) (rest []byte, err error) {
 		if err = c.packet(w, h, data[n:size:size]); err != nil {
 			break
 		}
-		data, whole = data[size:], true
+		data = data[size:]
+		packets++
+		switch h.Type {
+		case wire.PINGREQ, wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBREC:
+			answers++ // those of messages are counted as they are stored
+		}
+	}
+	c.srv.counters.packetsReceived.Add(int64(packets))
+	if answers > 0 {
+		c.srv.counters.packetsSent.Add(int64(answers))
 	}
 	if e := c.finish(w); err == nil {
 		err = e
 	}
-	if whole { // part of a packet is no sign of life: MQTT 5 §3.1.2.10
+	if packets > 0 { // part of a packet is no sign of life: MQTT 5 §3.1.2.10
 		silent = c.srv.clock()
 	}
 	c.waiting.Store(silent)
@@ -268,9 +279,12 @@ func (c *conn) disconnected(h wire.Header, body []byte) error {
 	switch {
 	case err != nil:
 		return err
-	case d.HasSessionExpiry && d.SessionExpiry > 0 && !c.session.expires:
+	case d.HasSessionExpiry && d.SessionExpiry > 0 && c.session.expiry == 0:
 		return endExpiry
-	case d.Reason == wire.Success:
+	case d.HasSessionExpiry:
+		c.session.expiry = min(d.SessionExpiry, c.srv.options.MaxSessionExpiry)
+	}
+	if d.Reason == wire.Success {
 		return endDisconnect
 	}
 	return endWithWill
@@ -279,17 +293,16 @@ func (c *conn) disconnected(h wire.Header, body []byte) error {
 // finish stores what was parsed and sends what waits for nothing.
 func (c *conn) finish(w *workspace) error {
 	err := c.flush(w)
-	if len(w.direct) == 0 && !w.answered {
+	if err == nil {
+		err = c.sendReleases(w)
+	}
+	if len(w.direct) == 0 {
 		return err
 	}
 	c.mu.Lock()
-	if w.answered {
-		c.answeredLocked(w.direct)
-	} else {
-		c.sendLocked(w.direct)
-	}
+	c.sendLocked(w.direct)
 	c.mu.Unlock()
-	w.direct, w.answered = w.direct[:0], false
+	w.direct = w.direct[:0]
 	return err
 }
 

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicemq/sluice/broker/admission"
 	"github.com/sluicemq/sluice/broker/mqtt/wire"
 	"github.com/sluicemq/sluice/segment"
 )
@@ -27,11 +26,19 @@ func TestMutatedPackets(t *testing.T) {
 		c := b.dial()
 		c.version = bothVersions[i%2]
 		will := &willOptions{topic: "will", payload: "w", qos: byte(i % 3)}
-		valid := connectOptions{version: c.version, id: fmt.Sprint("m", i%5), keepAlive: 5, will: will}.encode()
+		will.retain = i%4 == 0
+		valid := connectOptions{version: c.version, id: fmt.Sprint("m", i%5), keepAlive: 5, will: will, props: []byte{34, 0, 2}}.encode()
 		cut := len(valid)
 		valid = append(valid, c.subscribePacket(1, byte(i%2), filter{"a/#", 1}, filter{"+", 2})...)
 		for q := range byte(3) {
 			valid = append(valid, c.publishPacket(outMessage{topic: "a/b", payload: strings.Repeat("x", rng.IntN(40)), qos: q, id: uint16(q) + 1, raw: []byte{3, 0, 1, 'x'}})...)
+		}
+		for alias := range uint16(3) {
+			valid = append(valid, c.publishPacket(outMessage{topic: fmt.Sprint("a/", rng.IntN(9)), payload: "x", retain: true, alias: alias, qos: byte(alias), id: alias + 3})...)
+		}
+		if c.version == wire.V5 {
+			valid = append(valid, c.publishPacket(outMessage{payload: "x", retain: true, alias: 1 + uint16(i%2)})...)
+			valid = append(valid, c.subscribePacket(2, 0, filter{"$SYS/#", 0}, filter{"#", 1})...)
 		}
 		valid = wire.AppendPubrel(valid, c.version, 2, 0)
 		valid = wire.AppendPuback(valid, c.version, 1, 0)
@@ -184,34 +191,6 @@ func TestFailedCommitBeforeItsAcknowledgements(t *testing.T) {
 	}
 }
 
-func TestQueuedMessagesExpire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &Server{options: DefaultOptions(), epoch: time.Now(), drops: new(admission.Drops)}
-		c := &conn{srv: s, limits: limits{version: wire.V5, sendWindow: 10, maxPacket: 1000}, outbound: new(outbound)}
-		for _, expiry := range []uint32{2, 5, 0} {
-			m := wire.Outgoing{Topic: []byte("t"), QoS: 1, HasExpiry: expiry > 0, Expiry: expiry}
-			if !c.enqueueLocked(&m, nil) {
-				t.Fatal("no room")
-			}
-		}
-		time.Sleep(3 * time.Second)
-		c.mu.Lock()
-		c.refillLocked()
-		c.mu.Unlock()
-		want := wire.AppendPublish(nil, wire.V5, &wire.Outgoing{Topic: []byte("t"), QoS: 1, PacketID: 1, HasExpiry: true, Expiry: 2})
-		want = wire.AppendPublish(want, wire.V5, &wire.Outgoing{Topic: []byte("t"), QoS: 1, PacketID: 2})
-		if string(c.out.buf) != string(want) {
-			t.Errorf("% x", c.out.buf)
-		}
-		if d := s.drops.Snapshot(); len(d) != 1 || d[0].Reason != dropExpired {
-			t.Errorf("%v", d)
-		}
-		if got := s.queued.Load(); got != int64(len(want)) {
-			t.Errorf("%d bytes accounted", got)
-		}
-	})
-}
-
 func TestWarningsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
@@ -226,24 +205,6 @@ func TestWarningsAreRateLimited(t *testing.T) {
 			t.Error(out.String())
 		}
 	})
-}
-
-// A session gets what was stored after it subscribed, also when the fan-out lags behind.
-func TestStartsBehindTheFanout(t *testing.T) {
-	var p, q segment.Partition
-	o := outbound{starts: map[*segment.Partition]int64{&p: 10, &q: 5}}
-	for _, tt := range []struct {
-		partition *segment.Partition
-		offset    int64
-		want      bool
-	}{{&p, 9, false}, {&p, 10, true}, {&p, 11, true}, {&q, 4, false}, {&q, 7, true}} {
-		if got := o.wants(tt.partition, tt.offset); got != tt.want {
-			t.Errorf("offset %d: %v", tt.offset, got)
-		}
-	}
-	if o.starts != nil {
-		t.Error("kept for nothing")
-	}
 }
 
 func TestEndingOf(t *testing.T) {

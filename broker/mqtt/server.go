@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +18,7 @@ import (
 
 // Server is the MQTT door. Its methods may be called from any goroutine, Listen, Serve and Close once each, in that order.
 type Server struct {
-	options    Options
+	options    Options // immutable but for SetLimits' fields, under mu
 	log        *segment.Log
 	router     Router
 	drops      *admission.Drops
@@ -26,40 +26,91 @@ type Server struct {
 	epoch      time.Time // start of the server's clock
 	warnLimits warnLimits
 
+	access atomic.Uint32 // raised when what clients may do changes
+
 	tree       topics.Tree[*session]
 	fanout     *fanout
+	keeper     *keeper
+	sys        *sys
 	workspaces *workspaces
 
 	running    sync.WaitGroup // connections and their writers
 	background sync.WaitGroup // listeners, fan-out, watch over silence
 	stop       chan struct{}
 
-	mu        sync.Mutex
-	listeners []*net.TCPListener
-	conns     map[*conn]struct{}
-	sessions  map[string]*session // by client id
-	numbers   uint64              // sessions so far
-	closing   bool
+	pacer *pacer
+	turns chan struct{} // for TLS handshakes, see turns
+
+	mu         sync.Mutex
+	listeners  []*listener
+	conns      map[*conn]struct{}
+	perAddress map[netip.Addr]int  // connections, see networkOf
+	sessions   map[string]*session // by client id
+	attached   int                 // of them, have a connection
+	shares     map[string]*session // shared subscriptions, by filter with $share/group/
+	numbers    uint64              // sessions so far
+	closing    bool
 
 	partials atomic.Int64 // bytes of large packets that have arrived in part
 	queued   atomic.Int64 // bytes that wait for clients to take them
+	filters  atomic.Int64 // bytes of all sessions' filters
+	wills    atomic.Int64 // bytes of all sessions' wills
 
-	counters struct{ accepted, refused, published, delivered atomic.Int64 }
+	counters counters
+}
+
+// counters are since the start. What each message would have to pay for is added up by read and by write.
+type counters struct {
+	accepted, refused            atomic.Int64
+	crowded, paced, untrusted    atomic.Int64
+	failedProxy, failedTLS       atomic.Int64
+	failedWebSocket              atomic.Int64
+	noConnect, revoked           atomic.Int64
+	published                    atomic.Int64 // messages and releases from clients
+	delivered                    atomic.Int64 // messages to subscribers
+	packetsReceived, packetsSent atomic.Int64 // sent: without messages
+	bytesReceived, bytesSent     atomic.Int64
+	received, payloadReceived    atomic.Int64 // messages, and bytes of their payloads
+	payloadSent                  atomic.Int64
+	connects                     atomic.Int64 // that got a session
+	connected, most              atomic.Int64 // sessions with a connection: now, and at once at most
+	expired                      atomic.Int64 // sessions
+}
+
+// connect counts a connection that got its session.
+func (c *counters) connect() {
+	c.connects.Add(1)
+	c.packetsReceived.Add(1)
+	c.packetsSent.Add(1)
+	now := c.connected.Add(1)
+	for most := c.most.Load(); now > most && !c.most.CompareAndSwap(most, now); most = c.most.Load() {
+	}
 }
 
 // Stats are counters since the start and present levels.
 type Stats struct {
-	Accepted    int64 // TCP connections
-	Refused     int64 // of them, for lack of room
+	Accepted        int64 // connections, at all listeners
+	Refused         int64 // of them, for more connections or sessions than there may be
+	Crowded         int64 // of them, for more connections than one address may have
+	Paced           int64 // of them, those that others had to wait for, for the rate of connections
+	Untrusted       int64 // of them, from other addresses than those of trusted proxies
+	FailedProxy     int64 // of them, without a valid PROXY header
+	FailedTLS       int64 // of them, whose TLS handshake failed
+	FailedWebSocket int64 // of them, whose WebSocket handshake was refused or failed
+	NoConnect       int64 // of them, without a session in the time for CONNECT
+	Revoked         int64 // closed since their certificate is no longer good
+
 	Connections int   // open now, without a session included
-	Sessions    int
+	Sessions    int   // of connected clients and of those that are away
+	Away        int   // sessions whose clients are away
+	Expired     int64 // sessions that ended while their clients were away
 	Filters     int   // subscriptions of all sessions
 	Published   int64 // messages and releases from clients
 	Delivered   int64 // messages to subscribers
 	QueuedBytes int64 // that wait for clients to take them
 }
 
-// New makes a server over an open log. It deletes what sessions of an earlier run left in the log's state.
+// New makes a server over an open log, with the sessions that an earlier run left in the log's state.
 func New(o Options, log *segment.Log, r Router, drops *admission.Drops, lg *slog.Logger) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -69,13 +120,19 @@ func New(o Options, log *segment.Log, r Router, drops *admission.Drops, lg *slog
 	}
 	s := &Server{
 		options: o.withDefaults(), log: log, router: r, drops: drops, logger: lg, epoch: time.Now(),
-		stop: make(chan struct{}), conns: make(map[*conn]struct{}), sessions: make(map[string]*session),
+		stop: make(chan struct{}), conns: make(map[*conn]struct{}), sessions: make(map[string]*session), shares: make(map[string]*session),
+		perAddress: make(map[netip.Addr]int), turns: newTurns(),
 	}
+	s.pacer = newPacer(s.options.ConnectRate)
 	s.workspaces = newWorkspaces(s.options.ReadBuffers)
 	s.fanout = newFanout(s)
-	if err := forgetReceived(log); err != nil {
-		// Harmless: a session's ids replace those that an earlier one left under its keys.
-		lg.Warn("QoS 2 state of earlier sessions is still there; the next start tries again", "cause", err)
+	s.keeper = newKeeper(s)
+	s.sys = newSys(s)
+	if err := s.keeper.load(); err != nil {
+		return nil, fmt.Errorf("read retained messages from the state: %w", err)
+	}
+	if err := s.load(); err != nil {
+		return nil, fmt.Errorf("read sessions from the state: %w", err)
 	}
 	return s, nil
 }
@@ -87,6 +144,8 @@ func (s *Server) clock() int64 { return int64(time.Since(s.epoch)) }
 func (s *Server) Serve() {
 	s.background.Go(s.fanout.run)
 	s.background.Go(s.watchSilence)
+	s.background.Go(s.janitor)
+	s.background.Go(s.tend)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.listeners {
@@ -140,11 +199,15 @@ func (s *Server) Addrs() []net.Addr {
 // Stats returns the present figures.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
-	connections, sessions := len(s.conns), len(s.sessions)
+	connections, sessions, attached := len(s.conns), len(s.sessions), s.attached
 	s.mu.Unlock()
+	n := &s.counters
 	return Stats{
-		Accepted: s.counters.accepted.Load(), Refused: s.counters.refused.Load(), Connections: connections, Sessions: sessions, Filters: s.tree.Len(),
-		Published: s.counters.published.Load(), Delivered: s.counters.delivered.Load(), QueuedBytes: s.queued.Load(),
+		Accepted: n.accepted.Load(), Refused: n.refused.Load(), Crowded: n.crowded.Load(), Paced: n.paced.Load(), Untrusted: n.untrusted.Load(),
+		FailedProxy: n.failedProxy.Load(), FailedTLS: n.failedTLS.Load(), FailedWebSocket: n.failedWebSocket.Load(),
+		NoConnect: n.noConnect.Load(), Revoked: n.revoked.Load(),
+		Connections: connections, Sessions: sessions, Away: sessions - attached, Expired: n.expired.Load(), Filters: s.tree.Len(),
+		Published: n.published.Load(), Delivered: n.delivered.Load(), QueuedBytes: s.queued.Load(),
 	}
 }
 
@@ -153,19 +216,6 @@ func (s *Server) countDrop(from *segment.Partition, reason string) {
 	topic := unstored
 	if from != nil {
 		topic = from.Topic().Name()
-	}
-	s.drops.Count(topic, reason, 1)
-}
-
-// countDropID is countDrop by the log topic's id.
-func (s *Server) countDropID(id uint32, reason string) {
-	topic := unstored
-	if id != math.MaxUint32 {
-		for _, t := range s.log.Topics() {
-			if t.ID() == id {
-				topic = t.Name()
-			}
-		}
 	}
 	s.drops.Count(topic, reason, 1)
 }

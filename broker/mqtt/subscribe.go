@@ -1,11 +1,18 @@
 package mqtt
 
 import (
+	"slices"
+	"sync/atomic"
+
 	"github.com/sluicemq/sluice/broker/mqtt/topics"
 	"github.com/sluicemq/sluice/broker/mqtt/wire"
 )
 
-// subscribe works off a SUBSCRIBE. What the client published before it is stored before it counts.
+// maxFilterBytes bounds the filters of one session together: they are one value in the state.
+const maxFilterBytes = 32 << 10
+
+// subscribe works off a SUBSCRIBE. What the client published before it is stored before it counts. It takes effect at one place in
+// the log: what is appended later is delivered.
 func (c *conn) subscribe(w *workspace, h wire.Header, body []byte) error {
 	if err := c.flush(w); err != nil {
 		return err
@@ -14,43 +21,117 @@ func (c *conn) subscribe(w *workspace, h wire.Header, body []byte) error {
 	if err != nil {
 		return err
 	}
-	w.codes = w.codes[:0]
 	for i := range req.Filters {
-		w.codes = append(w.codes, c.grant(&req.Filters[i], req.SubscriptionID))
+		if f := &req.Filters[i]; f.NoLocal && topics.IsShared(f.Filter) {
+			return endNoLocalShared
+		}
+	}
+	c.srv.prepareSys(req.Filters)
+	w.codes = w.codes[:0]
+	group, err := c.changeSubscriptions(func() {
+		for i := range req.Filters {
+			w.codes = append(w.codes, c.grant(&req.Filters[i], req.SubscriptionID))
+		}
+	})
+	if err != nil {
+		c.srv.warn(warnState, "subscriptions can't be stored", "client", c.name(), "cause", err)
+		for range req.Filters {
+			w.codes = append(w.codes, wire.ImplementationSpecificError)
+		}
 	}
 	w.replies = wire.AppendSuback(w.replies[:0], c.limits.version, req.PacketID, w.codes)
-	c.queueAcks(batch{}, w.replies)
+	c.queueAcks(batch{group: group}, w.replies)
+	c.beginWalks()
 	return nil
+}
+
+// changeSubscriptions calls change at one point in the order of all that is published: what came before is what subscriptions get as
+// retained, what comes after they get live. It stores the session if it outlives its connection. group is what
+// the answer waits for, 0 for nothing. On an error nothing was changed.
+func (c *conn) changeSubscriptions(change func()) (group uint64, err error) {
+	c.openWriter()
+	ss, f := c.session, c.srv.fanout
+	if ss.expiry == 0 {
+		c.writer.Look()
+	} else if err := c.writer.BeginState(); err != nil {
+		return 0, err
+	}
+	had := len(ss.subs) > 0
+	c.srv.keeper.handing.Lock()
+	change()
+	c.srv.keeper.handing.Unlock()
+	if ss.expiry > 0 {
+		c.writer.Put(stateKey(sessionPrefix, ss.id), ss.encode(f, 0))
+		f.putAll(c.writer, ss)
+	}
+	switch has := len(ss.subs) > 0; {
+	case has && !had:
+		f.join()
+	case had && !has:
+		f.leave(ss)
+	}
+	return c.writer.End(), nil
 }
 
 // grant adds one subscription and returns its code for SUBACK.
 func (c *conn) grant(f *wire.SubscribeFilter, id uint32) byte {
-	if _, _, shared := topics.SharedGroup(f.Filter); shared {
-		return wire.SharedSubsNotSupported
-	}
 	if topics.ValidFilter(f.Filter) != nil {
 		return wire.TopicFilterInvalid
 	}
-	s := c.session
-	if len(s.filters) >= c.srv.options.MaxSubscriptions && !s.subscribed(f.Filter) {
-		return wire.QuotaExceeded
-	}
-	if len(s.filters) == 0 {
-		starts := c.srv.fanout.join()
-		c.mu.Lock()
-		if c.outbound == nil {
-			c.outbound = new(outbound)
-		}
-		c.outbound.starts = starts
-		c.mu.Unlock()
+	ss := c.session
+	if !ss.maySubscribe(f.Filter) {
+		return wire.NotAuthorized
 	}
 	sub := topics.Subscription{
 		ID: id, QoS: f.QoS, NoLocal: f.NoLocal, RetainAsPublished: f.RetainAsPublished, RetainHandling: f.RetainHandling,
 	}
-	if !c.srv.tree.Subscribe(f.Filter, s, sub) {
-		s.filters = append(s.filters, f.Filter)
+	if at := ss.find(f.Filter); at >= 0 { // it begins where it began
+		sub.Starts = ss.subs[at].sub.Starts
+		ss.subs[at].sub = sub
+		c.enter(f.Filter, sub)
+		c.startWalk(f.Filter, sub, true)
+		return f.QoS
 	}
+	size := int64(len(f.Filter))
+	if len(ss.subs) >= c.srv.options.MaxSubscriptions || ss.filterBytes()+size > maxFilterBytes ||
+		!reserve(&c.srv.filters, size, c.srv.options.FilterTotalBytes) {
+		return wire.QuotaExceeded
+	}
+	switch {
+	case ss.cursors == nil || len(ss.subs) == 0:
+		c.srv.fanout.begin(ss, c.writer)
+	case !topics.IsShared(f.Filter):
+		sub.Starts = c.srv.fanout.starts(ss, c.writer)
+	}
+	ss.subs = append(ss.subs, subscription{f.Filter, sub})
+	c.enter(f.Filter, sub)
+	c.startWalk(f.Filter, sub, false)
 	return f.QoS
+}
+
+// enter makes a subscription one that messages are matched with.
+func (c *conn) enter(filter string, sub topics.Subscription) {
+	if topics.IsShared(filter) {
+		c.srv.joinShare(c.session, filter, sub, c.writer)
+	} else {
+		c.srv.tree.Subscribe(filter, c.session, sub)
+	}
+}
+
+func (ss *session) filterBytes() (n int64) {
+	for i := range ss.subs {
+		n += int64(len(ss.subs[i].filter))
+	}
+	return n
+}
+
+// reserve adds n to sum unless that would be more than limit.
+func reserve(sum *atomic.Int64, n, limit int64) bool {
+	if sum.Add(n) > limit {
+		sum.Add(-n)
+		return false
+	}
+	return true
 }
 
 // unsubscribe works off an UNSUBSCRIBE.
@@ -63,28 +144,40 @@ func (c *conn) unsubscribe(w *workspace, h wire.Header, body []byte) error {
 		return err
 	}
 	w.codes = w.codes[:0]
-	for _, f := range req.Filters {
-		w.codes = append(w.codes, c.revoke(f))
+	group, err := c.changeSubscriptions(func() {
+		for _, f := range req.Filters {
+			w.codes = append(w.codes, c.revoke(f))
+		}
+	})
+	if err != nil {
+		c.srv.warn(warnState, "subscriptions can't be stored", "client", c.name(), "cause", err)
+		for range req.Filters {
+			w.codes = append(w.codes, wire.ImplementationSpecificError)
+		}
 	}
 	w.replies = wire.AppendUnsuback(w.replies[:0], c.limits.version, req.PacketID, w.codes)
-	c.queueAcks(batch{}, w.replies)
+	c.queueAcks(batch{group: group}, w.replies)
 	return nil
 }
 
-// revoke ends one subscription and returns its code for UNSUBACK. Messages that are queued already are still delivered
+// revoke ends one subscription and returns its code for UNSUBACK. What is in flight already is still delivered
 // (MQTT 5 §3.10.4).
 func (c *conn) revoke(filter string) byte {
-	s := c.session
+	ss := c.session
 	if topics.ValidFilter(filter) != nil {
 		return wire.TopicFilterInvalid
 	}
-	if !s.subscribed(filter) {
+	at := ss.find(filter)
+	if at < 0 {
 		return wire.NoSubscriptionExisted
 	}
-	c.srv.tree.Unsubscribe(filter, s)
-	s.removeFilter(filter)
-	if len(s.filters) == 0 {
-		c.srv.fanout.leave()
+	c.endWalk(filter)
+	if topics.IsShared(filter) {
+		c.srv.leaveShare(ss, filter, c.writer)
+	} else {
+		c.srv.tree.Unsubscribe(filter, ss)
 	}
+	ss.subs = slices.Delete(ss.subs, at, at+1)
+	c.srv.filters.Add(-int64(len(filter)))
 	return wire.Success
 }

@@ -30,21 +30,19 @@ func TestQueueMovesOnAfterAFlush(t *testing.T) {
 // subscription has ended and another one comes.
 func TestNextSubscriptionStartsNow(t *testing.T) {
 	b := start(t)
-	f := b.fanout
-	p := b.topic.Partitions()[0]
-	f.join()
-	f.skip()
-	pub := b.connect(connectOptions{id: "pub"})
-	pub.publish(outMessage{topic: "t", payload: "old", qos: 1, id: 1})
-	pub.expectAck(wire.PUBACK, 1, 0)
-	eventually(t, func() bool { return f.readers[0].next.Load() == 1 })
-	f.readers[0].next.Store(0) // as if it had not got there yet
-	f.leave()
-	starts := f.join()
-	defer f.leave()
-	if starts[p] != 1 {
-		t.Errorf("deliveries from partition %v begin at %d, not at its end", p, starts[p])
-	}
+	first := b.connect(connectOptions{id: "first"})
+	first.subscribe(filter{"t", 1})
+	first.publish(outMessage{topic: "t", payload: "old", qos: 1, id: 1})
+	first.expect(wire.PUBACK)
+	first.expect(wire.PUBLISH)
+	first.send([]byte{0xE0, 0})
+	eventually(t, func() bool { return b.Stats().Sessions == 0 })
+	b.fanout.readers[0].next.Store(0) // as if it had not got there yet
+	second := b.connect(connectOptions{id: "second"})
+	second.subscribe(filter{"t", 1})
+	second.publish(outMessage{topic: "t", payload: "new", qos: 1, id: 1})
+	second.expect(wire.PUBACK)
+	second.expectPublish("t", "new", 1)
 }
 
 // Answers that wait behind a commit are bounded like messages: a client that goes on sending what needs no commit of its own is

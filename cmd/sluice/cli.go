@@ -27,6 +27,7 @@ type commands struct {
 	Verify  verifyCommand  `cmd:"" help:"Check everything in a data directory and change nothing, also while a broker uses it. Exit code 1 for damage or faults."`
 	Repair  repairCommand  `cmd:"" help:"Mend a data directory that no broker uses."`
 	Config  configCommand  `cmd:"" help:"Look at configurations."`
+	Passwd  passwdCommand  `cmd:"" help:"Set a user's password in a password file, or delete a user."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
 

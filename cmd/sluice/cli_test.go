@@ -45,20 +45,20 @@ func TestUsageAndConfigurationErrors(t *testing.T) {
 		{"unknown command", []string{"rnu"}, []string{`sluice: unexpected argument rnu, did you mean "run"?; see sluice --help`}},
 		{"unknown flag", []string{"run", "--lisen", "x"}, []string{`sluice: unknown flag --lisen, did you mean "--listen"?; see sluice --help`}},
 		{"unknown key", []string{"run", "--data-dir", data, "--config", typo}, []string{
-			"sluice: " + typo + `:3:3: unknown key "max_conections" in mqtt; did you mean "max_connections"? (allowed: listeners, max_connections, max_packet_bytes, receive_maximum)`}},
+			"sluice: " + typo + `:3:3: unknown key "max_conections" in mqtt; did you mean "max_connections"? (allowed: listeners, max_connections, max_connections_per_address, connect_rate, max_packet_bytes, receive_maximum, auth, sessions, retained, topic_alias_maximum, max_keepalive, response_prefix, sys_interval)`}},
 		{"two values", []string{"run", "--data-dir", data, "--config", two}, []string{
 			"sluice: " + two + `:2:25: mqtt.max_connections: 0 is out of range; allowed: 1 to 100000`,
 			"sluice: " + two + `:3:14: log.level: "loud" is not known (allowed: debug, info, warn, error)`}},
 		{"no such file", []string{"run", "--data-dir", data, "--config", typo + ".old"}, []string{
 			"sluice: configuration " + typo + ".old: no such file or directory; check the path"}},
 		{"flag for everyone", []string{"run", "--data-dir", data, "--listen", "0.0.0.0:1883"}, []string{
-			`sluice: --listen: mqtt.listeners[0].address: "0.0.0.0:1883" is not a loopback address, and this release has no authentication: it would let anyone publish; use localhost, 127.0.0.1 or [::1]`}},
+			`sluice: --listen: mqtt.listeners[0].address: "0.0.0.0:1883" is not a loopback address, and nothing says who may connect; set mqtt.auth.password_file, write client_auth: require under tls, or allow_anonymous: true at this listener to let anyone publish`}},
 		{"flag over the file", []string{"run", "--data-dir", data, "--config", fine, "--log-level", "trace"}, []string{
 			`sluice: --log-level: log.level: "trace" is not known (allowed: debug, info, warn, error)`}},
 		{"region without a port", []string{"run", "--data-dir", data, "--mirror-to", "kafka"}, []string{
 			`sluice: --mirror-to: mirror[0].region.brokers[0]: "kafka" is not host:port; write for example kafka:9092`}},
 		{"check", []string{"config", "check", typo}, []string{
-			"sluice: " + typo + `:3:3: unknown key "max_conections" in mqtt; did you mean "max_connections"? (allowed: listeners, max_connections, max_packet_bytes, receive_maximum)`}},
+			"sluice: " + typo + `:3:3: unknown key "max_conections" in mqtt; did you mean "max_connections"? (allowed: listeners, max_connections, max_connections_per_address, connect_rate, max_packet_bytes, receive_maximum, auth, sessions, retained, topic_alias_maximum, max_keepalive, response_prefix, sys_interval)`}},
 		{"dump format", []string{"dump", data, "--format", "xml"}, []string{
 			`sluice: --format must be one of "text","json","hex" but got "xml"; see sluice --help`}},
 	}
@@ -77,7 +77,7 @@ func TestUsageAndConfigurationErrors(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"config", "check", "--help"}, {"verify", "--help"}, {"repair", "--help"}, {"dump", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"config", "check", "--help"}, {"verify", "--help"}, {"repair", "--help"}, {"dump", "--help"}, {"passwd", "--help"}} {
 		code, stdout, stderr := command(args...)
 		if code != exitOK || !strings.HasPrefix(stdout, "Usage: sluice") || stderr != "" {
 			t.Errorf("%q: exit code %d, %q, %q", args, code, stdout, stderr)
@@ -104,7 +104,11 @@ mirror: [{region: {name: eu, brokers: ["kafka:9092"]}}]
 	want := `gateway    plant-7
 data       ./sluice-data, budget 70 % of the file system, reserve an eighth of the budget, at most 64MiB
 commit     within 5ms or at 1MiB, journal files of up to 16MiB, no wear budget
-mqtt       localhost:1883, 2000 connections, packets up to 256KiB, receive maximum 64
+listener   localhost:1883
+mqtt       2000 connections, 1000 of one address, 1000 a second, packets up to 256KiB, receive maximum 64
+sessions   10000, kept for 720h, given all that the log still has
+mqtt       retains 10000 messages in 4MiB, 16 topic aliases, any keepalive, $SYS every 10s
+access     everybody may do everything
 topic      alarms, 4 partitions, zstd, segments by the budget, normal priority, keeps what the budget allows, then drop-oldest
 topic      never, 4 partitions, zstd, segments by the budget, normal priority, keeps what the budget allows, then drop-oldest
 topic      mqtt, 4 partitions, zstd, segments by the budget, normal priority, keeps what the budget allows, then drop-oldest
@@ -247,5 +251,33 @@ func TestDumpNothing(t *testing.T) {
 	code, _, stderr := command("dump", t.TempDir())
 	if code != exitFailed || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "is not a data directory") {
 		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
+
+func TestConfigCheckReadsAccessFiles(t *testing.T) {
+	dir := t.TempDir()
+	passwords, acl := filepath.Join(dir, "passwd"), filepath.Join(dir, "acl")
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const sum = "yhgfLi/pM5IMdB043NriBNd74xLnz32DHAAgUMWwmbA1XpVbOHW6eScTkMI6CZwM+1l+dQZLz0lZ8qruRRLZ3A=="
+	write(passwords, "alice:$7$101$/O0yDH0A0Oa34GQS$"+sum+"\nbob:\n")
+	write(acl, "user alice\ntopic a/#\n")
+	name := configFile(t, "version: 1\nmqtt: {auth: {password_file: "+passwords+", acl_file: "+acl+"}}\n")
+	code, stdout, stderr := command("config", "check", name)
+	want := "access     1 users in " + passwords + ", rules of 1 users in " + acl + ", denied publishes: ack\n"
+	if code != exitOK || !strings.Contains(stdout, want) || !strings.HasPrefix(stderr, "sluice: warning: "+passwords+`:2: user "bob" has no password`) {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+	write(passwords, "\nalice:$7$101$/O0yDH0A0Oa34GQS$"+sum[:20]+"\n")
+	write(acl, "topic rw a\n")
+	code, stdout, stderr = command("config", "check", name)
+	lines := strings.Split(stderr, "\n")
+	if code != exitConfig || stdout != "" || len(lines) != 3 || !strings.HasPrefix(lines[0], "sluice: "+passwords+`:2: user "alice": `) ||
+		!strings.HasPrefix(lines[1], "sluice: "+acl+`:1: access type "rw"`) {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 }

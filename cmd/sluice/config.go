@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/sluicemq/sluice/broker"
 	"github.com/sluicemq/sluice/configs"
 )
 
@@ -25,11 +26,31 @@ func (c *checkCommand) Run(o output) error {
 	for _, w := range config.Warnings() {
 		fmt.Fprintf(o.err, "sluice: warning: %v\n", w)
 	}
-	summarize(o.out, config)
+	access, err := checkAccess(o.err, config)
+	if err != nil {
+		return usageError{err}
+	}
+	summarize(o.out, config, access)
 	return nil
 }
 
-func summarize(w io.Writer, c *configs.Config) {
+// checkAccess reads the files that say who may do what, and says what they come to.
+func checkAccess(warnings io.Writer, c *configs.Config) (summary string, err error) {
+	options, ok := c.Access()
+	if !ok {
+		return "everybody may do everything", nil
+	}
+	access, skipped, err := broker.OpenAccess(options)
+	if err != nil {
+		return "", err
+	}
+	for _, w := range skipped {
+		fmt.Fprintf(warnings, "sluice: warning: %v\n", w)
+	}
+	return access.Summary() + ", denied publishes: " + c.MQTT.Auth.DeniedPublish, nil
+}
+
+func summarize(w io.Writer, c *configs.Config, access string) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-10s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -51,12 +72,15 @@ func summarize(w io.Writer, c *configs.Config) {
 		wear = fmt.Sprintf("wear budget %s a day, for up to %s", c.Commit.WearBudget, c.Commit.MaxDelayCeiling)
 	}
 	line("commit", "within %s or at %s, journal files of %s, %s", c.Commit.MaxDelay, c.Commit.MaxBytes, journal, wear)
-	var addresses []string
 	for _, l := range c.MQTT.Listeners {
-		addresses = append(addresses, l.Address)
+		line("listener", "%s", describeListener(l))
 	}
-	line("mqtt", "%s, %d connections, packets up to %s, receive maximum %d",
-		strings.Join(addresses, ", "), c.MQTT.MaxConnections, c.MQTT.MaxPacketBytes, c.MQTT.ReceiveMaximum)
+	line("mqtt", "%d connections, %d of one address, %d a second, packets up to %s, receive maximum %d",
+		c.MQTT.MaxConnections, c.MQTT.MaxPerAddress, c.MQTT.ConnectRate, c.MQTT.MaxPacketBytes, c.MQTT.ReceiveMaximum)
+	line("sessions", "%d, kept for %s, %s", c.MQTT.Sessions.Max, c.MQTT.Sessions.MaxExpiry, backlog(c.MQTT.Sessions))
+	line("mqtt", "retains %d messages in %s, %d topic aliases, %s, %s", c.MQTT.Retained.MaxMessages, c.MQTT.Retained.MaxBytes,
+		c.MQTT.TopicAliasMaximum, orNone(c.MQTT.MaxKeepAlive, "keepalive up to %s", "any keepalive"), orNone(c.MQTT.SysInterval, "$SYS every %s", "no $SYS"))
+	line("access", "%s", access)
 	for _, t := range c.AllTopics() {
 		segments := "segments by the budget"
 		if t.SegmentBytes > 0 {
@@ -74,6 +98,52 @@ func summarize(w io.Writer, c *configs.Config) {
 	line("log", "%s and above, as %s", c.Log.Level, c.Log.Format)
 }
 
+// describeListener says what is spoken where.
+func describeListener(l configs.Listener) string {
+	text := l.Address
+	if strings.HasPrefix(l.Address, "unix:") {
+		mode := l.Mode
+		if mode == 0 {
+			mode = 0o660
+		}
+		text += ", mode " + mode.String()
+	}
+	if l.AllowAnonymous {
+		text += ", clients without a name, too"
+	}
+	if p := l.ProxyProtocol; p != nil {
+		text += ", PROXY header from " + orElse(strings.Join(p.Trusted, ", "), "whoever may open the socket")
+	}
+	if t := l.TLS; t != nil {
+		text += ", TLS with " + t.Cert + " and " + t.Key
+		if t.ClientAuth != "none" {
+			text += fmt.Sprintf(", client certificates: %s, by %s, revoked: %s, user name from: %s", t.ClientAuth, t.CA, orElse(t.CRL, "none"), t.UserFrom)
+		}
+	}
+	if w := l.WebSocket; w != nil {
+		text += ", WebSocket at " + w.Path + ", web pages: " + orElse(strings.Join(w.Origins, ", "), "none")
+	}
+	return text
+}
+
+// backlog says what a client is given of what came while it was away.
+func backlog(s configs.Sessions) string {
+	var limits []string
+	if s.MaxMessages > 0 {
+		limits = append(limits, fmt.Sprintf("%d messages", s.MaxMessages))
+	}
+	if s.MaxBytes > 0 {
+		limits = append(limits, s.MaxBytes.String())
+	}
+	if s.MaxAge > 0 {
+		limits = append(limits, "none older than "+s.MaxAge.String())
+	}
+	if len(limits) == 0 {
+		return "given all that the log still has"
+	}
+	return "given up to " + strings.Join(limits, ", ") + " of the log"
+}
+
 // kept says what a topic keeps.
 func kept(t configs.Topic) string {
 	text := "keeps what the budget allows"
@@ -84,6 +154,14 @@ func kept(t configs.Topic) string {
 		text += " for " + t.Retention.Age.String()
 	}
 	return text + ", then " + t.OnFull
+}
+
+// orNone is a duration in words, or none where it is 0.
+func orNone(d configs.Duration, words, none string) string {
+	if d == 0 {
+		return none
+	}
+	return fmt.Sprintf(words, d)
 }
 
 func orElse(s, other string) string {

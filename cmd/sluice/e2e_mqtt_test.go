@@ -20,7 +20,13 @@ const messageMark = "> "
 // subscribe returns once the broker granted the subscription. Lines are "QOS TOPIC PAYLOAD".
 func subscribe(t *testing.T, g *gateway, args ...string) subscriber {
 	t.Helper()
-	all := append([]string{"-oL", "mosquitto_sub", "-d", "-p", g.port(), "-F", messageMark + "%q %t %p"}, args...)
+	return listen(t, append([]string{"-p", g.port()}, args...)...)
+}
+
+// listen is subscribe with everything about the broker in args.
+func listen(t *testing.T, args ...string) subscriber {
+	t.Helper()
+	all := append([]string{"-oL", "mosquitto_sub", "-d", "-F", messageMark + "%q %t %p"}, args...)
 	s := subscriber{spawn(t, "stdbuf", all...)}
 	wait(t, 20*time.Second, "SUBACK for mosquitto_sub", func() bool {
 		if !s.alive() {

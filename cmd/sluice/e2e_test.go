@@ -18,7 +18,7 @@ import (
 
 // TestE2E runs the real binary against real peers: mosquitto's clients, Apache Kafka and its tools, kcat, kill -9.
 //
-// What a machine lacks is skipped, unless SLUICE_REQUIRE (mosquitto,kcat,kafka,paho,namespaces,loop; comma-separated) lists it.
+// What a machine lacks is skipped, unless SLUICE_REQUIRE (mosquitto,kcat,kafka,paho,pahogo,mqttjs,namespaces,loop; comma-separated) lists it.
 // A failing run prints the end of what each process said. SLUICE_KEEP=DIR keeps data directories and logs there,
 // SLUICE_BINARY=FILE tests that binary instead of building one.
 func TestE2E(t *testing.T) {
@@ -29,8 +29,14 @@ func TestE2E(t *testing.T) {
 	t.Run("mosquitto", r.testMosquitto)
 	t.Run("will", r.testWill)
 	t.Run("paho", r.testPaho)
+	t.Run("clients", r.testClients)
+	t.Run("migration", r.testMigration)
+	t.Run("storm", r.testStorm)
 	t.Run("clear", r.testClear)
 	t.Run("crash", r.testCrash)
+	t.Run("sessions", r.testSessions)
+	t.Run("retained", r.testRetained)
+	t.Run("retained-crash", r.testRetainedCrash)
 	t.Run("dumplog", r.testDumpLog)
 	t.Run("readers", r.testReaders)
 	t.Run("mirror", r.testMirror)
@@ -91,7 +97,8 @@ func (r *rig) dir(t *testing.T) string {
 
 // requirements maps what SLUICE_REQUIRE may list to the commands that it needs.
 var requirements = map[string][]string{
-	"mosquitto": {"mosquitto_pub", "mosquitto_sub", "stdbuf"},
+	"mosquitto": {"mosquitto", "mosquitto_pub", "mosquitto_sub", "mosquitto_rr", "stdbuf"},
+	"mqttjs":    {"node", "npm"},
 	"kcat":      {"kcat"},
 	"kafka":     {"java", "mvn", "bash"},
 	"paho":      {systemPython},

@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -34,6 +35,7 @@ func TestProcess(t *testing.T) {
 	t.Run("Kafka unreachable", p.testKafkaUnreachable)
 	t.Run("Kafka refuses the topic", p.testKafkaRefuses)
 	t.Run("signals", p.testSignals)
+	t.Run("reload", p.testReload)
 	t.Run("second signal", p.testSecondSignal)
 }
 
@@ -307,7 +309,7 @@ func (p *processRig) testSignals(t *testing.T) {
 	b := p.start(t, t.TempDir(), small)
 	b.says(t, "level=INFO", "msg=ready", b.address)
 	b.signal(t, syscall.SIGHUP)
-	b.says(t, "SIGHUP is ignored", "restart to change it")
+	b.says(t, "SIGHUP, reading files again")
 	b.publish(t)
 	b.signal(t, syscall.SIGINT)
 	if err := b.wait(t, 30*time.Second); err != nil {
@@ -325,6 +327,65 @@ func (p *processRig) testSignals(t *testing.T) {
 
 // While a stop takes its time, a second signal ends the process at once. What makes the stop slow here is a service manager
 // that doesn't read: its socket is full.
+// testReload: what may change while the broker runs is taken up, by itself or at SIGHUP; what is bad is said and isn't.
+func (p *processRig) testReload(t *testing.T) {
+	e := newEndpoints(t)
+	text := fmt.Sprintf("version: 1\ncommit: {max_bytes: 64KiB, journal_bytes: 1MiB}\nmqtt:\n  max_packet_bytes: 4KiB\n  listeners:\n"+
+		"    - {address: \"127.0.0.1:%s\", tls: {cert: %s, key: %s}}\n", e.ports["tls"], e.file("server.pem"), e.file("server.key"))
+	b := &running{dir: t.TempDir(), address: "127.0.0.1:" + e.ports["tls"]}
+	config := p.config(t, text)
+	b.process = spawn(t, p.sluice, "run", "--config", config, "--data-dir", b.dir)
+	b.says(t, "msg=ready")
+	first, held := certificateAt(t, b.address)
+	defer held.Close()
+
+	e.certify(t)
+	b.says(t, "msg=reloaded", "what=certificates")
+	second, _ := certificateAt(t, b.address)
+	if second == first {
+		t.Error("the certificate that changed is not in use")
+	}
+	rewrite(t, e.file("server.pem"), "no certificate")
+	b.signal(t, syscall.SIGHUP)
+	b.says(t, "level=ERROR", "reload failed", "what=certificates", "tls.cert "+e.file("server.pem"), "stays in use")
+	if third, _ := certificateAt(t, b.address); third != second {
+		t.Error("a bad file took the certificate away")
+	}
+
+	rewrite(t, config, text+"log: {level: debug}\n")
+	b.signal(t, syscall.SIGHUP)
+	b.says(t, "msg=reloaded", "what=configuration")
+	if _, err := held.Write([]byte{0x10}); err != nil {
+		t.Error("the reload closed a connection:", err)
+	}
+	held.Close()
+	b.says(t, "level=DEBUG", "mqtt connection closed")
+	rewrite(t, config, text+"gateway: {id: other}\n")
+	b.signal(t, syscall.SIGHUP)
+	b.says(t, "level=WARN", "need a restart", "sections=gateway")
+	rewrite(t, config, text+"gatway: {id: other}\n")
+	b.signal(t, syscall.SIGHUP)
+	b.says(t, "level=ERROR", "reload failed", "what=configuration", "unknown key")
+	b.stop(t)
+}
+
+func rewrite(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// certificateAt is the serial number of the certificate that is shown at an address, and the connection.
+func certificateAt(t *testing.T, address string) (string, *tls.Conn) {
+	t.Helper()
+	c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.ConnectionState().PeerCertificates[0].SerialNumber.String(), c
+}
+
 func (p *processRig) testSecondSignal(t *testing.T) {
 	name := filepath.Join(p.dir, "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})

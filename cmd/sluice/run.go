@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/sluicemq/sluice/broker"
@@ -27,7 +28,8 @@ func (r *runCommand) Run(o output) error {
 	if err != nil {
 		return err
 	}
-	lg := newLogger(o.err, c.Log)
+	level := new(slog.LevelVar)
+	lg := newLogger(o.err, c.Log, level)
 	for _, w := range c.Warnings() {
 		lg.Warn("configuration", "warning", w.Error())
 	}
@@ -36,11 +38,15 @@ func (r *runCommand) Run(o output) error {
 	if err != nil {
 		return usageError{err}
 	}
+	options.MQTT.Version = versionName()
 	b, err := broker.New(options, lg)
 	if err != nil {
 		return err
 	}
-	ctx, stop := untilSignal(lg)
+	if r.Config != "" {
+		b.Watch("configuration", []string{r.Config}, func() error { return r.reload(c, b, level, lg) })
+	}
+	ctx, stop := untilSignal(lg, b.Reload)
 	defer stop()
 	return b.Run(ctx)
 }
@@ -78,8 +84,26 @@ func (r *runCommand) configuration() (*configs.Config, error) {
 	return c, c.Validate()
 }
 
-// untilSignal's context ends at the first SIGINT or SIGTERM.
-func untilSignal(lg *slog.Logger) (context.Context, context.CancelFunc) {
+// reload reads the configuration again and takes up what a running broker can; c is what it was started with.
+func (r *runCommand) reload(c *configs.Config, b *broker.Broker, level *slog.LevelVar, lg *slog.Logger) error {
+	next, err := r.configuration()
+	if err != nil {
+		return err
+	}
+	options, err := next.Broker()
+	if err != nil {
+		return err
+	}
+	setLevel(level, next.Log.Level)
+	b.SetLimits(options.MQTT)
+	if sections := c.RestartFor(next); len(sections) > 0 {
+		lg.Warn("configuration has changes that need a restart", "sections", strings.Join(sections, ", "))
+	}
+	return nil
+}
+
+// untilSignal's context ends at the first SIGINT or SIGTERM. SIGHUP calls reload.
+func untilSignal(lg *slog.Logger, reload func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -88,7 +112,8 @@ func untilSignal(lg *slog.Logger) (context.Context, context.CancelFunc) {
 		for s := range signals {
 			switch {
 			case s == syscall.SIGHUP:
-				lg.Info("SIGHUP is ignored: this release reads its configuration at the start only; restart to change it")
+				lg.Info("SIGHUP, reading files again")
+				reload()
 			case stopping:
 				lg.Warn("second signal, ending at once", "signal", s.String())
 				os.Exit(exitFailed)
@@ -102,14 +127,17 @@ func untilSignal(lg *slog.Logger) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-func newLogger(w io.Writer, c configs.Log) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Level)) // valid: Validate has seen it
+func newLogger(w io.Writer, c configs.Log, level *slog.LevelVar) *slog.Logger {
+	setLevel(level, c.Level)
 	options := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func setLevel(level *slog.LevelVar, name string) {
+	_ = level.UnmarshalText([]byte(name)) // valid: Validate has seen it
 }
 
 // asUsage: whatever is wrong with reading a configuration file ends in exit code 2.

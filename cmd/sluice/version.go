@@ -13,11 +13,8 @@ type versionCommand struct{}
 
 // Run prints version, revision where it is known, Go's version and the platform.
 func (versionCommand) Run(o output) error {
-	name, revision := version, ""
+	name, revision := versionName(), ""
 	if info, ok := debug.ReadBuildInfo(); ok {
-		if name == "" {
-			name = info.Main.Version
-		}
 		for _, s := range info.Settings {
 			switch {
 			case s.Key == "vcs.revision":
@@ -27,9 +24,17 @@ func (versionCommand) Run(o output) error {
 			}
 		}
 	}
-	if name == "" {
-		name = "(devel)"
-	}
 	_, err := fmt.Fprintf(o.out, "sluice %s%s, %s, %s/%s\n", name, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
+}
+
+// versionName is the version in one word.
+func versionName() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
 }

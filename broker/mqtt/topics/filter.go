@@ -78,6 +78,9 @@ func checkString(s string) error {
 
 const sharePrefix = "$share/"
 
+// IsShared says whether filter is that of a shared subscription.
+func IsShared(filter string) bool { return strings.HasPrefix(filter, sharePrefix) }
+
 // SharedGroup splits $share/group/filter. ok is false when filter has another
 // form, $share/group without a filter included.
 func SharedGroup(filter string) (group, rest string, ok bool) {

@@ -9,12 +9,17 @@ import (
 // Subscription is what a subscriber asked for beside the filter. The tree only
 // carries it.
 type Subscription struct {
-	ID                uint32 // subscription identifier, 0: none
+	ID                uint32  // subscription identifier, 0: none
+	Starts            *Starts // where it begins; nil: everywhere
 	QoS               byte
 	RetainHandling    byte
 	NoLocal           bool
 	RetainAsPublished bool
 }
+
+// Starts are the places that a subscription begins at, by whatever numbers the
+// subscriber gives them.
+type Starts []int64
 
 // Hit is one subscription that a topic matches.
 type Hit[S comparable] struct {
@@ -83,13 +88,17 @@ func (t *Tree[S]) unsubscribeLocked(filter string, s S) bool {
 // Match appends one hit for each subscription that topic matches: several for
 // a subscriber whose filters overlap, in no particular order. topic must be a
 // valid topic name. It allocates nothing beyond dst.
-func (t *Tree[S]) Match(topic []byte, dst []Hit[S]) []Hit[S] {
+func (t *Tree[S]) Match(topic []byte, dst []Hit[S]) []Hit[S] { return t.MatchOf(topic, dst, nil) }
+
+// MatchOf is Match for those subscribers that want says. nil means all. It is
+// called with the tree locked.
+func (t *Tree[S]) MatchOf(topic []byte, dst []Hit[S], want func(S) bool) []Hit[S] {
 	if t.len.Load() == 0 || len(topic) == 0 {
 		return dst
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.root.match(topic, true, topic[0] == '$', dst)
+	return t.root.match(topic, true, topic[0] == '$', dst, want)
 }
 
 // node is one level of the tree. A filter's last level has its leaf here; a
@@ -212,22 +221,22 @@ func (n *node[S]) empty() bool {
 // noWildcard holds at the first level of a topic that begins with $. A node
 // stands for one path and is entered at most once for a topic, so the cost is
 // bounded by the size of the tree whatever the filters are.
-func (n *node[S]) match(rest []byte, more, noWildcard bool, dst []Hit[S]) []Hit[S] {
+func (n *node[S]) match(rest []byte, more, noWildcard bool, dst []Hit[S], want func(S) bool) []Hit[S] {
 	if n.hash != nil && !noWildcard {
-		dst = n.hash.append(dst)
+		dst = n.hash.append(dst, want)
 	}
 	if !more {
 		if n.leaf != nil {
-			dst = n.leaf.append(dst)
+			dst = n.leaf.append(dst, want)
 		}
 		return dst
 	}
 	level, rest, more := cut(rest)
 	if c := n.children.find(level); c != nil {
-		dst = c.match(rest, more, false, dst)
+		dst = c.match(rest, more, false, dst, want)
 	}
 	if n.plus != nil && !noWildcard {
-		dst = n.plus.match(rest, more, false, dst)
+		dst = n.plus.match(rest, more, false, dst, want)
 	}
 	return dst
 }
@@ -242,9 +251,19 @@ func cut(topic []byte) (level, rest []byte, more bool) {
 	return topic, nil, false
 }
 
-func (l *leaf[S]) append(dst []Hit[S]) []Hit[S] {
+func (l *leaf[S]) append(dst []Hit[S], want func(S) bool) []Hit[S] {
 	for i := range l.subs {
+		if want != nil && !want(l.subs[i].subscriber) {
+			continue
+		}
 		dst = append(dst, Hit[S]{l.subs[i].subscriber, l.filter, l.subs[i].sub})
 	}
 	return dst
+}
+
+// Under says whether a filter begins with level, which is no wildcard.
+func (t *Tree[S]) Under(level string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.root.children.get(level) != nil
 }

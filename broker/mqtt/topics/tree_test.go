@@ -29,6 +29,25 @@ func hitKeys(hits []Hit[int]) []string {
 
 // The tree against a plain map over a long random life: the same hits, the
 // same answers, the same length, and nothing left once all is unsubscribed.
+func TestUnder(t *testing.T) {
+	var tree Tree[int]
+	tree.Subscribe("#", 1, Subscription{})
+	tree.Subscribe("+/$SYS", 1, Subscription{})
+	if tree.Under("$SYS") {
+		t.Error("wildcards count")
+	}
+	for _, filter := range []string{"$SYS", "$SYS/#", "$SYS/a/b"} {
+		tree.Subscribe(filter, 1, Subscription{})
+		if !tree.Under("$SYS") {
+			t.Errorf("%s doesn't count", filter)
+		}
+		tree.Unsubscribe(filter, 1)
+		if tree.Under("$SYS") {
+			t.Errorf("%s is still there", filter)
+		}
+	}
+}
+
 func TestTreeAgainstModel(t *testing.T) {
 	for seed := range uint64(6) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
@@ -286,7 +305,7 @@ func TestBytesPerFilter(t *testing.T) {
 		per := int64(heap()-before) / int64(count)
 		runtime.KeepAlive(&tree)
 		t.Logf("%s: %d bytes a filter", name, per)
-		if runtime.GOARCH == "amd64" && per > 300 {
+		if runtime.GOARCH == "amd64" && per > 310 { // 299, and some more under the race detector
 			t.Errorf("%s: %d bytes a filter", name, per)
 		}
 		for i := range count {

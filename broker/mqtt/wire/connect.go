@@ -284,6 +284,7 @@ type Connack struct {
 	SessionExpiry     uint32 // seconds, if HasSessionExpiry: what the server uses instead of what was asked
 	MaximumPacketSize uint32 // bytes
 	AssignedClientID  string
+	ResponseInfo      string // only for a client that asked for it (MQTT 5 §3.2.2.3.15)
 	ReasonString      string // leave empty when problem information was refused
 
 	HasServerKeepAlive bool
@@ -356,6 +357,9 @@ func (c *Connack) appendProps(b []byte) []byte {
 	}
 	if c.HasServerKeepAlive {
 		b = binary.BigEndian.AppendUint16(append(b, propServerKeepAlive), c.ServerKeepAlive)
+	}
+	if c.ResponseInfo != "" {
+		b = appendStringProp(b, propResponseInfo, c.ResponseInfo)
 	}
 	return b
 }

@@ -158,7 +158,7 @@ func TestGoldenInbound(t *testing.T) {
 func TestGoldenOutbound(t *testing.T) {
 	full := &Connack{SessionPresent: true, HasSessionExpiry: true, SessionExpiry: 10, ReceiveMaximum: 64, HasMaximumQoS: true, MaximumQoS: 1,
 		NoRetain: true, MaximumPacketSize: 0x40000, AssignedClientID: "id", TopicAliasMaximum: 9, ReasonString: "r", NoWildcards: true,
-		NoSubscriptionIDs: true, NoShared: true, HasServerKeepAlive: true, ServerKeepAlive: 30}
+		NoSubscriptionIDs: true, NoShared: true, HasServerKeepAlive: true, ServerKeepAlive: 30, ResponseInfo: "p"}
 	msg := &Outgoing{Topic: []byte("a/b"), Payload: []byte("hi"), PacketID: 10, QoS: 1, Dup: true, Retain: true,
 		Raw: cat(propPayloadFormat, 1), HasExpiry: true, Expiry: 5, SubscriptionIDs: []uint32{1, 128}}
 	for name, c := range map[string]struct {
@@ -176,6 +176,8 @@ func TestGoldenOutbound(t *testing.T) {
 		"PUBLISH 3.1.1 QoS 0":      {AppendPublish(nil, V311, &Outgoing{Topic: []byte("a/b"), Payload: []byte("hi"), Raw: []byte{1, 1}, HasExpiry: true}), "30 07 0003 612f62 6869"},
 		"PUBLISH 3.1.1 QoS 1":      {AppendPublish(nil, V311, msg), "3b 09 0003 612f62 000a 6869"},
 		"PUBLISH 5":                {AppendPublish(nil, V5, msg), "3b 16 0003 612f62 000a 0c 0101 02 00000005 0b01 0b8001 6869"},
+		"PUBLISH 5 new alias":      {AppendPublish(nil, V5, &Outgoing{Topic: []byte("a/b"), Payload: []byte("hi"), Alias: 258}), "30 0b 0003 612f62 03 23 0102 6869"},
+		"PUBLISH 5 known alias":    {AppendPublish(nil, V5, &Outgoing{Payload: []byte("hi"), Alias: 258, HasExpiry: true}), "30 0d 0000 08 02 00000000 23 0102 6869"},
 		"PUBLISH 5 plain":          {AppendPublish(nil, V5, &Outgoing{Topic: []byte("a"), QoS: 2, PacketID: 1}), "34 06 0001 61 0001 00"},
 		"CONNACK 3.1.1":            {AppendConnack(nil, V311, &Connack{SessionPresent: true}), "20 02 01 00"},
 		"CONNACK 3.1.1 version":    {AppendConnack(nil, V311, &Connack{Reason: UnsupportedProtocolVersion}), "20 02 00 01"},
@@ -187,7 +189,7 @@ func TestGoldenOutbound(t *testing.T) {
 		"CONNACK 5":                {AppendConnack(nil, V5, &Connack{}), "20 03 00 00 00"},
 		"CONNACK 5 refused":        {AppendConnack(nil, V5, &Connack{Reason: MalformedPacket, SessionPresent: true}), "20 03 00 81 00"},
 		"CONNACK 5 all": {AppendConnack(nil, V5, full),
-			"20 29 01 00 26 11 0000000a 21 0040 24 01 25 00 27 00040000 12 0002 6964 22 0009 1f 0001 72 28 00 29 00 2a 00 13 001e"},
+			"20 2d 01 00 2a 11 0000000a 21 0040 24 01 25 00 27 00040000 12 0002 6964 22 0009 1f 0001 72 28 00 29 00 2a 00 13 001e 1a 0001 70"},
 		"SUBACK 3.1.1":      {AppendSuback(nil, V311, 10, []byte{0, 1, 2, 0x8F}), "90 06 000a 00 01 02 80"},
 		"SUBACK 5":          {AppendSuback(nil, V5, 10, []byte{2, 0x8F}), "90 05 000a 00 02 8f"},
 		"UNSUBACK 3.1.1":    {AppendUnsuback(nil, V311, 10, []byte{0, 0x11}), "b0 02 000a"},

@@ -29,6 +29,7 @@ const (
 	propRequestProblemInfo  = 23
 	propWillDelay           = 24
 	propRequestResponseInfo = 25
+	propResponseInfo        = 26
 	propServerReference     = 28
 	propReasonString        = 31
 	propReceiveMaximum      = 33

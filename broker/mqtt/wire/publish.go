@@ -117,16 +117,23 @@ type Outgoing struct {
 	SubscriptionIDs []uint32 // 1..MaxRemaining each; ignored in version 3.1.1
 	Expiry          uint32   // seconds that remain, if HasExpiry; ignored in version 3.1.1
 	PacketID        uint16   // QoS 1 and 2 only
+	Alias           uint16   // topic alias, 0: none. Topic may be empty with one that the client knows; never in version 3.1.1
 	QoS             byte
 	Dup             bool
 	Retain          bool
 	HasExpiry       bool
 }
 
+// AliasBytes is the size of a topic alias in a PUBLISH.
+const AliasBytes = 3
+
 func (m *Outgoing) propsSize() int {
 	n := len(m.Raw)
 	if m.HasExpiry {
 		n += 5
+	}
+	if m.Alias != 0 {
+		n += AliasBytes
 	}
 	for _, id := range m.SubscriptionIDs {
 		n += 1 + varintSize(int(id))
@@ -189,6 +196,9 @@ func (m *Outgoing) appendProps(dst []byte) []byte {
 	if m.HasExpiry {
 		dst = append(dst, propMessageExpiry)
 		dst = binary.BigEndian.AppendUint32(dst, m.Expiry)
+	}
+	if m.Alias != 0 {
+		dst = append(dst, propTopicAlias, byte(m.Alias>>8), byte(m.Alias))
 	}
 	for _, id := range m.SubscriptionIDs {
 		dst = append(dst, propSubscriptionID)
