@@ -51,7 +51,7 @@ var brokerCases = []brokerCase{
 	{"h", "SUBSCRIBE under the packet id of an unacknowledged message is granted", "TestPacketIDSpaces"},
 	{"i", "a client's own PUBLISH under that id leaves the message where it is", "TestOwnPacketIDKeepsTheDelivery"},
 	{"j", "a keepalive of 43,691 s and more is kept", "TestKeepalive TestOverdue"},
-	{"k", "a connection without CONNECT costs little and is closed after seconds", "TestConnectTimeout TestTooManySockets TestTransportsDeadline"},
+	{"k", "a connection without CONNECT costs little and is closed after seconds", "TestConnectTimeout TestTooManySockets TestTransportsDeadline TestIdleConnectionBytes"},
 	{"l", "a header that announces 256 MB takes no memory", "TestFirstPacket wire.TestHugeAnnouncementAllocatesNothing"},
 	{"m", "the listener outlives a time without file descriptors", "TestOutOfDescriptors"},
 	{"n", "sessions that expire take their subscriptions along", "TestExpiredSessionsLeaveNothing"},
