@@ -51,9 +51,6 @@ func stormUsers() (n int, limited bool) {
 // testStorm: 2,000 clients with TLS and passwords come at once and try again without a pause, to a broker on one core, and again once
 // their passwords are known; then somebody guesses passwords. Clients that are in already hardly notice.
 func (r *rig) testStorm(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector makes hashes and handshakes ten times as dear")
-	}
 	if _, err := exec.LookPath("taskset"); err != nil {
 		t.Skip("taskset is not in PATH")
 	}
