@@ -122,6 +122,7 @@ func TestCloseWhileTheDiskHangs(t *testing.T) {
 				if err := ticket.Wait(t.Context()); err != nil && suffix == ".log" {
 					t.Errorf("what was durable: %v", err)
 				}
+				synctest.Wait() // what was left to itself ends before its directory goes
 			})
 		})
 	}
