@@ -27,12 +27,12 @@ type session struct {
 	away  int64         // since when the client is away, on the server's clock in ns
 
 	// Of whoever has the session.
-	expiry   uint32     // seconds that it outlives its connection (MQTT 5 §3.1.2.11.2)
-	will     *wire.Will // to be published when the connection ends, or later
-	willAt   int64      // when a will that waits is due, on the server's clock in ns; 0: none waits
-	stored   bool       // there are keys of it in the state
-	subs     []subscription
-	received *receivedIDs // nil until the first QoS 2 message
+	expiry   uint32         // seconds that it outlives its connection (MQTT 5 §3.1.2.11.2)
+	will     *wire.Will     // to be published when the connection ends, or later
+	willAt   int64          // when a will that waits is due, on the server's clock in ns; 0: none waits
+	stored   bool           // there are keys of it in the state
+	subs     []subscription // changed under mu, too: the fan-out reads it there
+	received *receivedIDs   // nil until the first QoS 2 message
 
 	mu      sync.Mutex // before conn.mu
 	conn    *conn      // under mu: to send to; nil while there is none
@@ -157,7 +157,9 @@ func (s *Server) unsubscribeAll(ss *session) {
 		}
 	}
 	s.tree.UnsubscribeAll(ss, filters)
+	ss.mu.Lock()
 	ss.subs = nil
+	ss.mu.Unlock()
 }
 
 // endConnection takes the connection out of its session, by the connection's goroutine: no deliveries any more, then the will, after

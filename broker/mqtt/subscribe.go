@@ -87,7 +87,9 @@ func (c *conn) grant(f *wire.SubscribeFilter, id uint32) byte {
 	}
 	if at := ss.find(f.Filter); at >= 0 { // it begins where it began
 		sub.Starts = ss.subs[at].sub.Starts
+		ss.mu.Lock()
 		ss.subs[at].sub = sub
+		ss.mu.Unlock()
 		c.enter(f.Filter, sub)
 		c.startWalk(f.Filter, sub, true)
 		return f.QoS
@@ -103,7 +105,9 @@ func (c *conn) grant(f *wire.SubscribeFilter, id uint32) byte {
 	case !topics.IsShared(f.Filter):
 		sub.Starts = c.srv.fanout.starts(ss, c.writer)
 	}
+	ss.mu.Lock()
 	ss.subs = append(ss.subs, subscription{f.Filter, sub})
+	ss.mu.Unlock()
 	c.enter(f.Filter, sub)
 	c.startWalk(f.Filter, sub, false)
 	return f.QoS
@@ -177,7 +181,9 @@ func (c *conn) revoke(filter string) byte {
 	} else {
 		c.srv.tree.Unsubscribe(filter, ss)
 	}
+	ss.mu.Lock()
 	ss.subs = slices.Delete(ss.subs, at, at+1)
+	ss.mu.Unlock()
 	c.srv.filters.Add(-int64(len(filter)))
 	return wire.Success
 }
