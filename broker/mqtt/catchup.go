@@ -476,7 +476,7 @@ func (f *fanout) resendRecord(ss *session, rec *record.Record) (sent int, ok boo
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.roomLocked(size) {
+	if c.out.closed || !c.roomLocked(size) {
 		ss.blocked.set(blockedSocket)
 		return 0, false
 	}
