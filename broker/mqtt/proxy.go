@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"io"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -131,17 +130,8 @@ func (s *socket) readProxyHeader() (client netip.AddrPort, err error) {
 // peek is read, but what it reads is still there afterwards.
 func (s *socket) peek(p []byte) (n int, err error) {
 	for {
-		n, _, err = syscall.Recvfrom(int(s.fd), p, syscall.MSG_PEEK)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			return 0, nil
-		case err != nil:
-			return 0, err
-		case n == 0:
-			return 0, io.EOF
+		if n, _, err = syscall.Recvfrom(int(s.fd), p, syscall.MSG_PEEK); err != syscall.EINTR {
+			return taken(n, err)
 		}
-		return n, nil
 	}
 }

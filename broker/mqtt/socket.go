@@ -54,19 +54,23 @@ func (s *socket) callReadable(fd uintptr) bool {
 
 func (s *socket) read(p []byte) (n int, err error) {
 	for {
-		n, err = syscall.Read(int(s.fd), p)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			return 0, nil
-		case err != nil:
-			return 0, err
-		case n == 0:
-			return 0, io.EOF
+		if n, err = syscall.Read(int(s.fd), p); err != syscall.EINTR {
+			return taken(n, err)
 		}
-		return n, nil
 	}
+}
+
+// taken is what a stream's reader makes of a read that wasn't interrupted: nothing there is no error, the end is io.EOF.
+func taken(n int, err error) (int, error) {
+	switch {
+	case err == syscall.EAGAIN:
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 func (s *socket) tryWrite(p []byte) (n int, err error) {

@@ -2,7 +2,7 @@
 //
 // It makes 1,000 persistent sessions at QoS 1 (900 on one topic each, 90 on ten by +, 10 on all by #), leaves, publishes 1,000 messages to
 // each of 1,000 topics, and comes back within a few seconds while publishers go on. It checks that every session gets everything once and in
-// order, and prints the broker's memory, the times, and the publishers' acknowledgement times. scripts/offlineload.sh starts a broker for it.
+// order, and prints the broker's memory, the times, and the publishers' acknowledgement times.
 package main
 
 import (
@@ -24,13 +24,13 @@ import (
 )
 
 var (
-	addr    = flag.String("addr", "127.0.0.1:1883", "the broker")
-	pid     = flag.Int("pid", 0, "its process id, for its memory")
-	each    = flag.Int("each", 1000, "messages for each of 1,000 topics")
-	rate    = flag.Int("rate", 1000, "messages a second that go on to be published while sessions come back")
-	within  = flag.Duration("within", 5*time.Second, "the time over which they come back")
-	patient = flag.Duration("patience", 120*time.Second, "the time for all to have everything")
-	waves   = flag.Int("clients", 50, "clients that publish")
+	addr       = flag.String("addr", "127.0.0.1:1883", "the broker")
+	pid        = flag.Int("pid", 0, "its process id, for its memory")
+	each       = flag.Int("each", 1000, "messages for each of 1,000 topics")
+	rate       = flag.Int("rate", 1000, "messages a second that go on to be published while sessions come back")
+	within     = flag.Duration("within", 5*time.Second, "the time over which they come back")
+	patient    = flag.Duration("patience", 120*time.Second, "the time for all to have everything")
+	publishers = flag.Int("clients", 50, "clients that publish")
 )
 
 func main() {
@@ -92,8 +92,8 @@ func run() error {
 
 	stop := make(chan struct{})
 	var acks latencies
-	var publishers sync.WaitGroup
-	publishers.Go(func() { acks.run(stop) })
+	var steady sync.WaitGroup
+	steady.Go(func() { acks.run(stop) })
 	quiet := time.Now()
 	time.Sleep(3 * time.Second)
 	p99quiet := acks.since(quiet)
@@ -123,7 +123,7 @@ func run() error {
 	close(watch)
 	p99busy := acks.since(began)
 	close(stop)
-	publishers.Wait()
+	steady.Wait()
 	return report(all, began, p99quiet, p99busy, peak)
 }
 
@@ -256,8 +256,8 @@ func (c *client) read() (first byte, body []byte, err error) {
 // publishAll publishes each topic's messages in order, by several clients with 20 in flight each.
 func publishAll() error {
 	var wg sync.WaitGroup
-	errs := make([]error, *waves)
-	for w := range *waves {
+	errs := make([]error, *publishers)
+	for w := range *publishers {
 		wg.Go(func() { errs[w] = publishSome(w) })
 	}
 	wg.Wait()
@@ -279,7 +279,7 @@ func publishSome(w int) error {
 	const window = 20
 	open, sent := 0, 0
 	var topics []string
-	for i := w; i < 1000; i += *waves {
+	for i := w; i < 1000; i += *publishers {
 		topics = append(topics, topic(i))
 	}
 	total := len(topics) * *each
