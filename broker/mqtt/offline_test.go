@@ -516,3 +516,18 @@ func FuzzSessionState(f *testing.F) {
 		}
 	})
 }
+
+// What a connection that has just ended would be sent again isn't accounted as waiting to be written: nobody would ever take it back.
+func TestResendToAnEndedConnection(t *testing.T) {
+	b := start(t)
+	b.publishAll("t", 1, 0, 1)
+	ss := &session{id: "c", cursors: make([]cursor, 1)}
+	c := &conn{srv: b.Server, session: ss, limits: limits{version: wire.V5, sendWindow: 10, maxPacket: 1000}}
+	c.out.closed = true
+	ss.conn = c
+	ss.out.flights = []flight{{id: 1, qos: 1, awaits: wire.PUBACK, tried: true}}
+	newFanout(b.Server).resend(ss) // not the one that runs
+	if n := b.queued.Load(); n != 0 || ss.out.unsent() != 1 {
+		t.Errorf("%d bytes are accounted as queued, %d messages unsent", n, ss.out.unsent())
+	}
+}
