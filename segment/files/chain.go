@@ -100,6 +100,7 @@ type segment struct {
 
 	// Under Chain.mu.
 	size      int64   // valid bytes of log
+	rest      int64   // bytes of log behind them: superseded by the next segment, or not to be cut off
 	entries   int64   // offset index entries on disk
 	timeBytes int64   // size of the time index on disk
 	pending   []entry // entries that are not on disk yet
@@ -118,7 +119,7 @@ func (c *Chain) newSegment(base int64) *segment {
 
 // bytesLocked is the size of its files.
 func (s *segment) bytesLocked() int64 {
-	return s.size + s.entries*indexEntryBytes + s.timeBytes + int64(len(s.pending))*(indexEntryBytes+timeEntryBytes)
+	return s.size + s.rest + s.entries*indexEntryBytes + s.timeBytes + int64(len(s.pending))*(indexEntryBytes+timeEntryBytes)
 }
 
 // place is a position in a segment.

@@ -12,7 +12,7 @@ import (
 
 // dropTail removes what follows the valid part of the last segment.
 func (r *recoverer) dropTail(t *tail) error {
-	rest := t.fileSize - t.s.position
+	rest := r.c.active.seg.rest
 	if rest == 0 {
 		return nil
 	}
@@ -47,6 +47,7 @@ func (r *recoverer) dropTail(t *tail) error {
 func (r *recoverer) cutOff(t *tail) error {
 	switch err := r.c.active.h.log.Truncate(t.s.position); {
 	case err == nil:
+		r.c.active.seg.rest = 0
 		return nil
 	case t.s.position > 0:
 		return r.supersede()

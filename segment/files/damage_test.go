@@ -303,6 +303,8 @@ func TestLeftovers(t *testing.T) {
 			t.Fatalf("end %d: %+v", end, r)
 		}
 		b.wantContent(c, append(list[:20:20], again...))
+		b.sync(c)
+		b.wantBytes(c)
 		c.Close()
 		v, _ := OpenReadOnly(vfs.OS, b.o.Dir)
 		if got := viewAll(t, v, 0); !bytes.Equal(got, joined(append(list[:20:20], again...))) {

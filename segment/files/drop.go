@@ -199,7 +199,7 @@ func (s *segment) removedLocked(suffix string) int64 {
 	case indexSuffix:
 		s.entries, s.pending = 0, nil
 	case logSuffix:
-		s.size = 0
+		s.size, s.rest = 0, 0
 	}
 	return before - s.bytesLocked()
 }

@@ -200,6 +200,7 @@ func singleFault(t *testing.T, f *faults, list []record.Batch) bool {
 	}
 	o.sync(len(list) - 1)
 	o.read(list)
+	b.wantBytes(c)
 	if f.hit != "" && o.errs == 0 && (f.op == vfs.OpSync || f.op == vfs.OpSyncDir) {
 		t.Errorf("%s %d (%s) failed and nobody heard of it", f.op, f.at, f.hit)
 	}
@@ -250,6 +251,7 @@ func TestFaultInRestart(t *testing.T) {
 			}
 			o.sync(len(list) - 1)
 			o.read(list)
+			b.wantBytes(c)
 			if first.hit == "" {
 				t.Fatal("no sync failed")
 			}
@@ -419,6 +421,7 @@ func TestTailCannotBeCopied(t *testing.T) {
 		more := series(c.NextOffset(), 30, 6)
 		b.append(c, more)
 		b.sync(c)
+		b.wantBytes(c)
 		b.wantContent(c, append(list[:bad:bad], more...))
 		c.Close()
 		for _, end := range []int64{0, list[bad].BaseOffset(), NoRecoveryPoint} {

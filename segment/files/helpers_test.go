@@ -150,6 +150,18 @@ func (b *bench) wantContent(c *Chain, want []record.Batch) {
 	}
 }
 
+// wantBytes checks that a chain counts what is in its directory, and nothing else but index entries that wait in memory.
+func (b *bench) wantBytes(c *Chain) {
+	b.Helper()
+	waiting := int64(0)
+	for _, s := range c.segments {
+		waiting += int64(len(s.pending)) * (indexEntryBytes + timeEntryBytes)
+	}
+	if got, want := c.Bytes(), b.diskBytes(); got < want || got > want+waiting {
+		b.Errorf("%d bytes are counted, the files have %d and %d wait", got, want, waiting)
+	}
+}
+
 // lastFile is the path of the newest segment's file with the suffix.
 func (b *bench) lastFile(suffix string) string {
 	b.Helper()

@@ -229,6 +229,7 @@ func (r *recoverer) scan(i int) error {
 	}
 	r.c.next = t.s.expect
 	w.size, w.seg.size, w.seg.maxTime = t.s.position, t.s.position, w.index.maxTime
+	w.seg.rest = t.fileSize - t.s.position
 	if i+1 < len(r.segments) {
 		// What the file has beyond is superseded, or the hole is kept.
 		r.noteGap(t, limit)

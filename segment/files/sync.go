@@ -188,7 +188,7 @@ func (c *Chain) forgetUnsyncedLocked() place {
 	if at.seg == nil || at.seg.base >= c.synced {
 		return place{}
 	}
-	at.seg.size = at.position
+	at.seg.size, at.seg.rest = at.position, at.seg.size-at.position
 	at.seg.pending = nil
 	at.seg.minTime, at.seg.maxTime = unknownTime, unknownTime
 	return at
@@ -209,7 +209,7 @@ func (c *Chain) removeDoomedLocked() error {
 // cutBackLocked takes off the old segment what lies beyond the synced offset, and its index entries. It is for tidiness
 // only, so what fails is left: the files are suspect as it is.
 func (c *Chain) cutBackLocked(at place) {
-	truncate(c.o.FS, at.seg.stem+logSuffix, at.position)
+	c.cutLogLocked(at)
 	h := &handle{seg: at.seg}
 	defer h.close()
 	if h.openForWriting(c.o.FS, 0) != nil {
@@ -218,25 +218,29 @@ func (c *Chain) cutBackLocked(at place) {
 	x := indexFile{h.index, at.seg.base, make([]byte, timeEntryBytes)}
 	entries, timeBytes := at.seg.entries, at.seg.timeBytes
 	last := c.SyncedOffset() - 1
-	if i, _, _, err := x.search(entries, last); err == nil {
+	if i, _, _, err := x.search(entries, last); err == nil && h.index.Truncate((i+1)*indexEntryBytes) == nil {
 		entries = i + 1
-		_ = h.index.Truncate(entries * indexEntryBytes)
 	}
 	x.r = h.time
-	if i, _, _, err := x.searchTime(timeBytes/timeEntryBytes, last); err == nil {
+	if i, _, _, err := x.searchTime(timeBytes/timeEntryBytes, last); err == nil && h.time.Truncate((i+1)*timeEntryBytes) == nil {
 		timeBytes = (i + 1) * timeEntryBytes
-		_ = h.time.Truncate(timeBytes)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at.seg.entries, at.seg.timeBytes = entries, timeBytes
 }
 
-func truncate(fsys vfs.FS, name string, size int64) {
-	f, err := fsys.OpenFile(name, os.O_RDWR, 0)
+// cutLogLocked cuts the log, and counts what can't be cut off it.
+func (c *Chain) cutLogLocked(at place) {
+	f, err := c.o.FS.OpenFile(at.seg.stem+logSuffix, os.O_RDWR, 0)
 	if err != nil {
 		return
 	}
-	_ = f.Truncate(size)
-	_ = f.Close()
+	defer f.Close()
+	_ = f.Truncate(at.position)
+	if size, err := f.Size(); err == nil {
+		c.mu.Lock()
+		at.seg.rest = max(size-at.position, 0)
+		c.mu.Unlock()
+	}
 }
