@@ -10,21 +10,28 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/alecthomas/kong"
+	"github.com/spf13/pflag"
 )
 
 // options is the command line.
 type options struct {
-	Listen   string        `default:"127.0.0.1:1883" help:"Where the gateway listens for MQTT; the next free port if that one is taken."`
-	Sensors  int           `default:"3" help:"How many sensors to simulate."`
-	Every    time.Duration `default:"1s" help:"How often each sensor publishes."`
-	Duration time.Duration `help:"End after this time. 0: run until interrupted."`
+	Listen   string
+	Sensors  int
+	Every    time.Duration
+	Duration time.Duration
 }
 
 func main() {
 	var o options
-	kong.Parse(&o, kong.Name("sluice-demo"),
-		kong.Description("A gateway, a stand-in Kafka region and simulated sensors in one process."))
+	pflag.StringVar(&o.Listen, "listen", "127.0.0.1:1883", "where the gateway listens for MQTT; the next free port if that one is taken")
+	pflag.IntVar(&o.Sensors, "sensors", 3, "how many sensors to simulate")
+	pflag.DurationVar(&o.Every, "every", time.Second, "how often each sensor publishes")
+	pflag.DurationVar(&o.Duration, "duration", 0, "end after this time; 0: run until interrupted")
+	pflag.Parse()
+	if pflag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "sluice-demo: takes no arguments; see --help")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o, os.Stdout, os.Stderr); err != nil {

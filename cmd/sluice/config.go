@@ -5,21 +5,22 @@ import (
 	"io"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sluicemq/sluice/broker"
 	"github.com/sluicemq/sluice/configs"
 )
 
-type configCommand struct {
-	Check checkCommand `cmd:"" help:"Check a configuration file, and say what it comes to."`
+var checkCommand = subcommand{
+	name: "config check", arguments: []string{"FILE"}, help: "Check a configuration file, and say what it comes to.",
+	new: func(*pflag.FlagSet) runner {
+		return func(o output, args []string) error { return checkConfig(o, args[0]) }
+	},
 }
 
-type checkCommand struct {
-	File string `arg:"" help:"Configuration file." placeholder:"FILE"`
-}
-
-// Run prints what is in effect on stdout and warnings on stderr.
-func (c *checkCommand) Run(o output) error {
-	config, err := configs.Load(c.File)
+// checkConfig prints what is in effect on stdout and warnings on stderr.
+func checkConfig(o output, file string) error {
+	config, err := configs.Load(file)
 	if err != nil {
 		return asUsage(err)
 	}

@@ -12,43 +12,50 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sluicemq/sluice/segment"
 	"github.com/sluicemq/sluice/segment/record"
 )
 
-type dumpCommand struct {
-	Dir       string `arg:"" help:"Data directory." placeholder:"DIR"`
-	Format    string `help:"text; json: one object a line for each batch; hex: each record's value in hexadecimal, one a line." default:"text" enum:"text,json,hex" placeholder:"FORMAT"`
-	Topic     string `help:"Only this topic." placeholder:"NAME"`
-	Partition *int32 `help:"Only this partition of it." placeholder:"N"`
-	Offset    string `help:"Only offsets FROM to TO, both included; either may be left out." placeholder:"FROM[:TO]"`
-	Since     string `help:"Only records with this timestamp and later: 2026-11-30T14:00:00Z, or back from now: 90m." placeholder:"TIME"`
-	Until     string `help:"Only records before this timestamp, written like --since." placeholder:"TIME"`
+var dumpCommand = subcommand{
+	name: "dump", arguments: []string{"DIR"}, help: "Print what a data directory holds, also while a broker uses it.",
+	new: func(f *pflag.FlagSet) runner {
+		var w wanted
+		format := choose(f, "format", "output `FORMAT`: text; json: one object a line for each batch; hex: each record's value in hexadecimal, one a line",
+			"text", "json", "hex")
+		f.StringVar(&w.topic, "topic", "", "only the topic `NAME`")
+		f.StringVar(&w.partition, "partition", "", "only partition `N` of it")
+		f.StringVar(&w.offset, "offset", "", "only offsets `FROM[:TO]`, both included; either may be left out")
+		f.StringVar(&w.since, "since", "", "only records of this `TIME` and later: 2026-11-30T14:00:00Z, or back from now: 90m")
+		f.StringVar(&w.until, "until", "", "only records before this `TIME`, written like that of --since")
+		return func(o output, args []string) error { return dump(o, args[0], *format, w) }
+	},
 }
 
 // errDamaged is why a dump ends with exit code 1 although all of the directory was read.
 var errDamaged = errors.New("the data directory is damaged; what could be read was printed; sluice verify says more, and sluice repair or the next start of the broker sets damaged parts aside")
 
-// Run prints batches and records in order of their offsets, a partition at a time. What can't be read is said on stderr.
-func (d *dumpCommand) Run(o output) error {
-	wanted, err := d.newSelection(time.Now())
+// dump prints batches and records in order of their offsets, a partition at a time. What can't be read is said on stderr.
+func dump(o output, dir, format string, w wanted) error {
+	selected, err := w.selection(time.Now())
 	if err != nil {
 		return usageError{fmt.Errorf("%w; see sluice dump --help", err)}
 	}
-	view, err := segment.OpenView(d.Dir)
+	view, err := segment.OpenView(dir)
 	if err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
 	out := bufio.NewWriterSize(o.out, 64<<10)
-	p := newPrinter(d.Format, out)
-	err = dump(view, wanted, p, o.err)
+	p := newPrinter(format, out)
+	err = dumpView(view, selected, p, o.err)
 	if flushErr := out.Flush(); err == nil {
 		err = flushErr
 	}
 	return err
 }
 
-func dump(view *segment.View, wanted selection, p printer, stderr io.Writer) error {
+func dumpView(view *segment.View, wanted selection, p printer, stderr io.Writer) error {
 	damaged := false
 	complain := func(what any) {
 		damaged = true

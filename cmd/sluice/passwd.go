@@ -8,37 +8,45 @@ import (
 	"io"
 	"os"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sluicemq/sluice/broker/auth"
 )
 
-type passwdCommand struct {
-	File       string `arg:"" help:"Password file; made if there is none." placeholder:"FILE"`
-	User       string `arg:"" help:"User's name." placeholder:"USER"`
-	Delete     bool   `help:"Take the user out of the file."`
-	Algorithm  string `help:"pbkdf2, argon2id or sha512: mosquitto 2.0 reads the first and the last." enum:"pbkdf2,argon2id,sha512" default:"pbkdf2" placeholder:"NAME"`
-	Iterations int    `help:"Of pbkdf2: what each guess costs who has the file, and each password once the broker." default:"100000" placeholder:"N"`
+var passwdCommand = subcommand{
+	name: "passwd", arguments: []string{"FILE", "USER"}, help: "Set a user's password in a password file, or delete a user.",
+	more: `The file is mosquitto's. On a terminal the password is asked for twice and not shown; otherwise it
+is the first line of the standard input. It is never an argument, which every user of the machine
+could see.
+
+A running broker takes the change up by itself: clients of a user who was deleted, or has another
+password now, are closed. The file is replaced as a whole; its owner and group keep their
+permissions, others get none.`,
+	new: func(f *pflag.FlagSet) runner {
+		var remove bool
+		var iterations int
+		f.BoolVar(&remove, "delete", false, "take the user out of the file")
+		algorithm := choose(f, "algorithm", "`NAME` of the hash, pbkdf2, argon2id or sha512: mosquitto 2.0 reads the first and the last", "pbkdf2", "argon2id", "sha512")
+		f.IntVar(&iterations, "iterations", 100_000, "`N` of pbkdf2: what each guess costs who has the file, and each password once the broker")
+		return func(_ output, args []string) error {
+			if remove {
+				return auth.DeleteUser(args[0], args[1])
+			}
+			return setPassword(args[0], args[1], algorithms[*algorithm], iterations)
+		}
+	},
 }
 
 var algorithms = map[string]auth.Algorithm{"pbkdf2": auth.PBKDF2, "argon2id": auth.Argon2id, "sha512": auth.SHA512}
 
-// Help is what --help adds.
-func (*passwdCommand) Help() string {
-	return `The file is mosquitto's. On a terminal the password is asked for twice and not shown; otherwise it is the first line of the standard input. It is never an argument, which every user of the machine could see.
-
-A running broker takes the change up by itself: clients of a user who was deleted, or has another password now, are closed. The file is replaced as a whole; its owner and group keep their permissions, others get none.`
-}
-
-// Run writes the file, or says why not.
-func (p *passwdCommand) Run(output) error {
-	if p.Delete {
-		return auth.DeleteUser(p.File, p.User)
-	}
+// setPassword asks for the password and writes the file, which is made if there is none.
+func setPassword(file, user string, algorithm auth.Algorithm, iterations int) error {
 	password, err := askPassword(os.Stdin, os.Stderr)
 	if err != nil {
 		return err
 	}
 	defer clear(password)
-	return auth.SetPassword(p.File, p.User, algorithms[p.Algorithm], p.Iterations, password)
+	return auth.SetPassword(file, user, algorithm, iterations, password)
 }
 
 var errTwoPasswords = errors.New("the two passwords are not the same; nothing was changed")

@@ -50,7 +50,7 @@ func TestPasswd(t *testing.T) {
 		{"nothing", "", []string{file, "bob"}, exitFailed, "sluice: there is no password on the standard input; nothing was changed\n"},
 		{"bad name", "x\n", []string{file, "a:b"}, exitFailed, "sluice: user's name \"a:b\" holds a colon, which ends the name in the file\n"},
 		{"too long", strings.Repeat("x", 70000) + "\n", []string{file, "bob"}, exitFailed, "sluice: the password is 65538 bytes long; at most 65535 are allowed\n"},
-		{"algorithm", "x\n", []string{file, "bob", "--algorithm", "md5"}, exitConfig, `sluice: --algorithm must be one of "pbkdf2","argon2id","sha512" but got "md5"; see sluice --help` + "\n"},
+		{"algorithm", "x\n", []string{file, "bob", "--algorithm", "md5"}, exitConfig, `sluice: invalid argument "md5" for "--algorithm" flag: allowed: pbkdf2, argon2id, sha512; see sluice passwd --help` + "\n"},
 	} {
 		code, stdout, stderr := withInput(t, tt.input, append([]string{"passwd"}, tt.args...)...)
 		if code != tt.code || stdout != "" || stderr != tt.stderr {

@@ -4,26 +4,36 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sluicemq/sluice/segment"
 )
 
-type repairCommand struct {
-	Dir            string `arg:"" help:"Data directory." placeholder:"DIR"`
-	DryRun         bool   `help:"Say what would be done and write nothing."`
-	RemoveSetAside bool   `help:"Also delete the copies of damaged parts that earlier starts and repairs have kept (.aside, .damaged)."`
+var repairCommand = subcommand{
+	name: "repair", arguments: []string{"DIR"}, help: "Mend a data directory that no broker uses.",
+	more: `It makes indexes anew, takes damaged bytes out of segments and keeps them in a file beside, brings
+back what the journal has of them, makes a bad state file anew from the good one, and does what
+the broker does at each start. Batches keep their offsets; what is lost leaves a hole. sluice
+verify finds nothing wrong then.
+
+A crash in the middle loses nothing: run it again. Exit code 0: repaired, or nothing to do. 1: it
+failed, or a broker uses the directory. 2: wrong command line, or a directory of a newer release.`,
+	new: func(f *pflag.FlagSet) runner {
+		o := segment.RepairOptions{}
+		f.BoolVar(&o.DryRun, "dry-run", false, "say what would be done and write nothing")
+		f.BoolVar(&o.RemoveSetAside, "remove-set-aside", false,
+			"also delete the copies of damaged parts that earlier starts and repairs have kept (.aside, .damaged)")
+		return func(out output, args []string) error {
+			o.Dir = args[0]
+			return repair(o, out)
+		}
+	},
 }
 
-// Help is what --help adds.
-func (*repairCommand) Help() string {
-	return `It makes indexes anew, takes damaged bytes out of segments and keeps them in a file beside, brings back what the journal has of them, makes a bad state file anew from the good one, and does what the broker does at each start. Batches keep their offsets; what is lost leaves a hole. sluice verify finds nothing wrong then.
-
-A crash in the middle loses nothing: run it again. Exit code 0: repaired, or nothing to do. 1: it failed, or a broker uses the directory. 2: wrong command line, or a directory of a newer release.`
-}
-
-// Run prints each action, then what is lost.
-func (r *repairCommand) Run(o output) error {
+// repair prints each action, then what is lost.
+func repair(r segment.RepairOptions, o output) error {
 	var failed error
-	done, err := segment.Repair(segment.RepairOptions{Dir: r.Dir, DryRun: r.DryRun, RemoveSetAside: r.RemoveSetAside}, func(a segment.RepairAction) {
+	done, err := segment.Repair(r, func(a segment.RepairAction) {
 		line := within(r.Dir, a.Path)
 		if where := offsets(a.Topic, a.Partition, a.From, a.To); where != "" {
 			line += "  " + where

@@ -9,22 +9,32 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sluicemq/sluice/broker"
 	"github.com/sluicemq/sluice/configs"
 )
 
-type runCommand struct {
-	Config   string   `help:"Configuration file. Without one everything is at its default." placeholder:"FILE"`
-	DataDir  string   `help:"Data directory, in place of data.dir." placeholder:"DIR"`
-	Listen   []string `help:"MQTT address, in place of mqtt.listeners; may be repeated." placeholder:"HOST:PORT"`
-	MirrorTo []string `help:"Kafka broker to mirror everything to, in place of mirror; may be repeated for one cluster." placeholder:"HOST:PORT"`
-	LogLevel string   `help:"debug, info, warn or error, in place of log.level." placeholder:"LEVEL"`
+var runCommand = subcommand{name: "run", help: "Run the broker.", new: func(f *pflag.FlagSet) runner {
+	var s settings
+	f.StringVar(&s.config, "config", "", "configuration `FILE`; without one everything is at its default")
+	f.StringVar(&s.dataDir, "data-dir", "", "data directory `DIR`, in place of data.dir")
+	f.StringSliceVar(&s.listen, "listen", nil, "where to listen for MQTT, `HOST:PORT`, in place of mqtt.listeners; may be repeated")
+	f.StringSliceVar(&s.mirrorTo, "mirror-to", nil, "mirror everything to the Kafka broker at `HOST:PORT`, in place of mirror; may be repeated for one cluster")
+	f.StringVar(&s.logLevel, "log-level", "", "log `LEVEL`, in place of log.level: debug, info, warn or error")
+	return func(o output, _ []string) error { return s.run(o) }
+}}
+
+// settings are what the broker is started with: a file, and flags over it.
+type settings struct {
+	config, dataDir, logLevel string
+	listen, mirrorTo          []string
 }
 
-// Run runs the broker until SIGINT or SIGTERM. A second one ends the process at once, which is safe: what was acknowledged
+// run runs the broker until SIGINT or SIGTERM. A second one ends the process at once, which is safe: what was acknowledged
 // is durable.
-func (r *runCommand) Run(o output) error {
-	c, err := r.configuration()
+func (s *settings) run(o output) error {
+	c, err := s.configuration()
 	if err != nil {
 		return err
 	}
@@ -43,8 +53,8 @@ func (r *runCommand) Run(o output) error {
 	if err != nil {
 		return err
 	}
-	if r.Config != "" {
-		b.Watch("configuration", []string{r.Config}, func() error { return r.reload(c, b, level, lg) })
+	if s.config != "" {
+		b.Watch("configuration", []string{s.config}, func() error { return s.reload(c, b, level, lg) })
 	}
 	ctx, stop := untilSignal(lg, b.Reload)
 	defer stop()
@@ -52,41 +62,41 @@ func (r *runCommand) Run(o output) error {
 }
 
 // configuration is the file's with the flags over it.
-func (r *runCommand) configuration() (*configs.Config, error) {
+func (s *settings) configuration() (*configs.Config, error) {
 	c := configs.Default()
-	if r.Config != "" {
+	if s.config != "" {
 		var err error
-		if c, err = configs.Read(r.Config); err != nil {
+		if c, err = configs.Read(s.config); err != nil {
 			return nil, asUsage(err)
 		}
 	}
-	if r.DataDir != "" {
-		c.Data.Dir = r.DataDir
+	if s.dataDir != "" {
+		c.Data.Dir = s.dataDir
 		c.Override("data.dir", "--data-dir")
 	}
-	if len(r.Listen) > 0 {
+	if len(s.listen) > 0 {
 		c.MQTT.Listeners = nil
-		for _, address := range r.Listen {
+		for _, address := range s.listen {
 			c.MQTT.Listeners = append(c.MQTT.Listeners, configs.Listener{Address: address})
 		}
 		c.Override("mqtt.listeners", "--listen")
 	}
-	if len(r.MirrorTo) > 0 {
+	if len(s.mirrorTo) > 0 {
 		m := configs.DefaultMirror()
-		m.Region.Brokers = r.MirrorTo
+		m.Region.Brokers = s.mirrorTo
 		c.Mirrors = []configs.Mirror{m}
 		c.Override("mirror", "--mirror-to")
 	}
-	if r.LogLevel != "" {
-		c.Log.Level = r.LogLevel
+	if s.logLevel != "" {
+		c.Log.Level = s.logLevel
 		c.Override("log.level", "--log-level")
 	}
 	return c, c.Validate()
 }
 
 // reload reads the configuration again and takes up what a running broker can; c is what it was started with.
-func (r *runCommand) reload(c *configs.Config, b *broker.Broker, level *slog.LevelVar, lg *slog.Logger) error {
-	next, err := r.configuration()
+func (s *settings) reload(c *configs.Config, b *broker.Broker, level *slog.LevelVar, lg *slog.Logger) error {
+	next, err := s.configuration()
 	if err != nil {
 		return err
 	}

@@ -20,26 +20,31 @@ type selection struct {
 	since, until int64  // ms, until excluded
 }
 
-// newSelection reads the flags. The error names the flag.
-func (d *dumpCommand) newSelection(now time.Time) (s selection, err error) {
-	s = selection{topic: d.Topic, partition: -1, first: 0, last: math.MaxInt64, since: math.MinInt64, until: math.MaxInt64}
-	if d.Partition != nil {
-		if d.Topic == "" {
+// wanted are the flags of a dump, as they were written.
+type wanted struct{ topic, partition, offset, since, until string }
+
+// selection reads the flags. The error names the flag.
+func (w wanted) selection(now time.Time) (s selection, err error) {
+	s = selection{topic: w.topic, partition: -1, first: 0, last: math.MaxInt64, since: math.MinInt64, until: math.MaxInt64}
+	if w.partition != "" {
+		if w.topic == "" {
 			return s, errors.New("--partition needs --topic: every topic has partitions of its own")
 		}
-		if s.partition = *d.Partition; s.partition < 0 {
-			return s, fmt.Errorf("--partition %d: partitions count from 0", s.partition)
+		n, err := strconv.ParseInt(w.partition, 10, 32)
+		if err != nil || n < 0 {
+			return s, fmt.Errorf("--partition %s: not the number of a partition; they count from 0", w.partition)
 		}
+		s.partition = int32(n)
 	}
-	if d.Offset != "" {
-		if s.first, s.last, err = parseOffsets(d.Offset); err != nil {
-			return s, fmt.Errorf("--offset %s: %w", d.Offset, err)
+	if w.offset != "" {
+		if s.first, s.last, err = parseOffsets(w.offset); err != nil {
+			return s, fmt.Errorf("--offset %s: %w", w.offset, err)
 		}
 	}
 	for _, t := range []struct {
 		flag, text string
 		to         *int64
-	}{{"--since", d.Since, &s.since}, {"--until", d.Until, &s.until}} {
+	}{{"--since", w.since, &s.since}, {"--until", w.until, &s.until}} {
 		if t.text == "" {
 			continue
 		}
@@ -51,7 +56,7 @@ func (d *dumpCommand) newSelection(now time.Time) (s selection, err error) {
 		*t.to = at.Add(time.Millisecond - time.Nanosecond).UnixMilli()
 	}
 	if s.until <= s.since {
-		return s, fmt.Errorf("--until %s is not after --since %s: no record can be in between", d.Until, d.Since)
+		return s, fmt.Errorf("--until %s is not after --since %s: no record can be in between", w.until, w.since)
 	}
 	return s, nil
 }

@@ -160,7 +160,8 @@ func TestDumpSelection(t *testing.T) {
 func TestDumpSelectionErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"--partition 1":            "--partition needs --topic: every topic has partitions of its own",
-		"--topic t --partition=-1": "--partition -1: partitions count from 0",
+		"--topic t --partition=-1": "--partition -1: not the number of a partition; they count from 0",
+		"--topic t --partition x":  "--partition x: not the number of a partition; they count from 0",
 		"--offset x":               `--offset x: "x" is not an offset; write FROM, FROM:TO, FROM: or :TO with numbers from 0 on`,
 		"--offset 1:-2":            `--offset 1:-2: "-2" is not an offset; write FROM, FROM:TO, FROM: or :TO with numbers from 0 on`,
 		"--offset :":               "--offset :: no offset; write FROM, FROM:TO, FROM: or :TO with numbers from 0 on",
@@ -259,8 +260,8 @@ func TestVerifyAndRepairRefuse(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"verify"}, exitConfig, `expected "<dir>"`},
-		{[]string{"verify", empty, "--format", "hex"}, exitConfig, `--format must be one of "text","json" but got "hex"`},
+		{[]string{"verify"}, exitConfig, "DIR is missing"},
+		{[]string{"verify", empty, "--format", "hex"}, exitConfig, `invalid argument "hex" for "--format" flag: allowed: text, json`},
 		{[]string{"verify", empty}, exitFailed, empty + " is not a data directory"},
 		{[]string{"verify", filepath.Join(empty, "x")}, exitFailed, "no such file or directory"},
 		{[]string{"repair", empty}, exitFailed, empty + " is not a data directory"},

@@ -11,37 +11,41 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sluicemq/sluice/segment"
 )
 
-type verifyCommand struct {
-	Dir    string `arg:"" help:"Data directory." placeholder:"DIR"`
-	Format string `help:"text; json: one object a line for each finding, then one with the summary." default:"text" enum:"text,json" placeholder:"FORMAT"`
-}
-
-// Help is what --help adds.
-func (*verifyCommand) Help() string {
-	return `It reads all of journal, segments, indexes and state, holds each against the others, and prints one line for each finding: how bad it is, where, what, and what to do about it.
+var verifyCommand = subcommand{
+	name: "verify", arguments: []string{"DIR"},
+	help: "Check everything in a data directory and change nothing, also while a broker uses it.",
+	more: `It reads all of journal, segments, indexes and state, holds each against the others, and prints
+one line for each finding: how bad it is, where, what, and what to do about it.
 
 damage: records or state are lost or can't be read.
 fault: something is wrong, and it can be made anew without a loss.
 note: normal after a crash, or left over.
 
-Nothing is written, not even a lock file. Exit code 0: no damage and no fault. 1: damage or faults, or the directory can't be read. 2: wrong command line, or a directory of a newer release.`
+Nothing is written, not even a lock file. Exit code 0: no damage and no fault. 1: damage or
+faults, or the directory can't be read. 2: wrong command line, or a directory of a newer release.`,
+	new: func(f *pflag.FlagSet) runner {
+		format := choose(f, "format", "output `FORMAT`: text; json: one object a line for each finding, then one with the summary", "text", "json")
+		return func(o output, args []string) error { return verify(o, args[0], *format) }
+	},
 }
 
-// Run prints the findings, then what was looked at.
-func (v *verifyCommand) Run(o output) error {
+// verify prints the findings, then what was looked at.
+func verify(o output, dir, format string) error {
 	out := bufio.NewWriterSize(o.out, 64<<10)
 	show := textFinding
-	if v.Format == "json" {
+	if format == "json" {
 		show = jsonFindings
 	}
-	sum, err := segment.Verify(v.Dir, func(f segment.Finding) error { return show(out, v.Dir, f) })
-	if err == nil && v.Format == "json" {
+	sum, err := segment.Verify(dir, func(f segment.Finding) error { return show(out, dir, f) })
+	if err == nil && format == "json" {
 		err = jsonSummary(out, sum)
 	} else if err == nil {
-		err = textSummary(out, v.Dir, sum)
+		err = textSummary(out, dir, sum)
 	}
 	if flushErr := out.Flush(); err == nil {
 		err = flushErr
@@ -52,9 +56,9 @@ func (v *verifyCommand) Run(o output) error {
 	case sum.Clean():
 		return nil
 	case sum.InUse:
-		return fmt.Errorf("verify: %s has %s; stop the broker, then run sluice repair %s", v.Dir, wrongs(sum), v.Dir)
+		return fmt.Errorf("verify: %s has %s; stop the broker, then run sluice repair %s", dir, wrongs(sum), dir)
 	}
-	return fmt.Errorf("verify: %s has %s; see sluice repair --dry-run %s", v.Dir, wrongs(sum), v.Dir)
+	return fmt.Errorf("verify: %s has %s; see sluice repair --dry-run %s", dir, wrongs(sum), dir)
 }
 
 func wrongs(s segment.VerifySummary) string {

@@ -2,17 +2,22 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/spf13/pflag"
 )
 
 // version is set when a release is built: -ldflags "-X main.version=v1.2.3".
 var version string
 
-type versionCommand struct{}
+var versionCommand = subcommand{name: "version", help: "Print the version.", new: func(*pflag.FlagSet) runner {
+	return func(o output, _ []string) error { return printVersion(o.out) }
+}}
 
-// Run prints version, revision where it is known, Go's version and the platform.
-func (versionCommand) Run(o output) error {
+// printVersion prints version, revision where it is known, Go's version and the platform.
+func printVersion(w io.Writer) error {
 	name, revision := versionName(), ""
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
@@ -24,7 +29,7 @@ func (versionCommand) Run(o output) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(o.out, "sluice %s%s, %s, %s/%s\n", name, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintf(w, "sluice %s%s, %s, %s/%s\n", name, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
 }
 
