@@ -58,6 +58,7 @@ func (s *settings) run(o output) error {
 	}
 	ctx, stop := untilSignal(lg, b.Reload)
 	defer stop()
+	go broker.UseProcessors(ctx, os.Getenv, lg)
 	return b.Run(ctx)
 }
 
