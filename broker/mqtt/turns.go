@@ -16,14 +16,12 @@ type turns struct {
 // newTurns leaves a processor to others where there is more than one.
 func newTurns() chan struct{} { return make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1)) }
 
+// enter waits for a turn, and then until whoever else could compute has done so: Go's scheduler runs a goroutine that a channel
+// wakes before all that were ready earlier, so that with one processor turns would follow each other for as long as there are any.
 func (t *turns) enter() {
-	select {
-	case t.free <- struct{}{}:
-		return
-	default:
-	}
 	began, since := t.clock(), t.waiting.Swap(busy)
 	t.free <- struct{}{}
+	runtime.Gosched()
 	t.waiting.Store(since + t.clock() - began)
 }
 
