@@ -117,7 +117,7 @@ func (c *conn) deny(w *workspace, m *message) error {
 		w.messages = w.messages[:len(w.messages)-1]
 		return endDenied
 	}
-	m.dropped = true
+	m.refused = refusedDenied
 	return nil
 }
 

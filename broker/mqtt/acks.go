@@ -108,27 +108,66 @@ func (c *conn) awaitAcks(d time.Duration) {
 	}
 }
 
-// appendAck appends the acknowledgement of a message or release of the given version.
-func (m *message) appendAck(dst []byte, version byte) []byte {
+// appendAck appends the acknowledgement of a message or release to a client with limits l.
+func (m *message) appendAck(dst []byte, l *limits) []byte {
 	switch {
 	case m.release && m.known:
-		return wire.AppendPubcomp(dst, version, m.id, wire.Success)
+		return wire.AppendPubcomp(dst, l.version, m.id, wire.Success)
 	case m.release:
-		return wire.AppendPubcomp(dst, version, m.id, wire.PacketIDNotFound)
+		return wire.AppendPubcomp(dst, l.version, m.id, wire.PacketIDNotFound)
+	case m.refused != accepted && l.version == wire.V5:
+		return m.appendRefusal(dst, l)
 	case m.qos == 1:
-		return wire.AppendPuback(dst, version, m.id, m.refusal())
+		return wire.AppendPuback(dst, l.version, m.id, wire.Success)
 	case m.qos == 2:
-		return wire.AppendPubrec(dst, version, m.id, m.refusal())
+		return wire.AppendPubrec(dst, l.version, m.id, wire.Success)
 	}
 	return dst
 }
 
-func (m *message) refusal() byte {
-	switch {
-	case m.denied:
-		return wire.NotAuthorized
-	case m.dropped:
-		return wire.QuotaExceeded
+// refusal is why a message isn't stored that should have been.
+type refusal byte
+
+const (
+	accepted refusal = iota
+	refusedDenied
+	refusedFull
+	refusedUnavailable
+	refusedRetained
+)
+
+// refusals are the words that a version 5 client is told a refusal in: fixed ones, as in ending.what.
+var refusals = [...]struct {
+	reason byte
+	what   string
+}{
+	refusedDenied:      {wire.NotAuthorized, "not allowed by the access rules"},
+	refusedFull:        {wire.QuotaExceeded, "the log has no room for the message"},
+	refusedUnavailable: {wire.QuotaExceeded, "the log can't be written for now"},
+	refusedRetained:    {wire.QuotaExceeded, "there is no room for more retained messages"},
+}
+
+// appendRefusal appends the acknowledgement of a message of QoS 1 or 2 that a version 5 client published in vain.
+func (m *message) appendRefusal(dst []byte, l *limits) []byte {
+	kind := wire.PUBACK
+	if m.qos == 2 {
+		kind = wire.PUBREC
 	}
-	return wire.Success
+	r := &refusals[m.refused]
+	return l.appendExplained(dst, r.what, func(dst []byte, why string) []byte {
+		return wire.AppendRefusal(dst, kind, m.id, r.reason, why)
+	})
+}
+
+// appendExplained appends a packet with the reason string why, but without it to a client that asked for none (MQTT-3.1.2-29) or takes
+// no packet as large (MQTT-3.4.2-2, MQTT-3.5.2-2, MQTT-3.9.2-1, MQTT-3.11.2-1, MQTT-3.14.2-3).
+func (l *limits) appendExplained(dst []byte, why string, packet func(dst []byte, why string) []byte) []byte {
+	if !l.problemInfo {
+		why = ""
+	}
+	start := len(dst)
+	if dst = packet(dst, why); why != "" && len(dst)-start > l.maxPacket {
+		dst = packet(dst[:start], "")
+	}
+	return dst
 }

@@ -56,14 +56,14 @@ type message struct {
 	change    int32 // its change of what is retained is at change-1; 0: none
 	id        uint16
 	qos       byte
+	refused   refusal // why it isn't stored, though it should have been
 	hasExpiry bool
 	retain    bool
 	aliased   bool // the topic isn't in the packet
 	bareKey   bool // the key is not the topic, so that a header must name it
 	release   bool // a PUBREL: only id counts
 	known     bool // QoS 2: the id was in use, so the message is a repeat, or the release has something to release
-	dropped   bool // not stored, though it should have been
-	denied    bool // dropped, because the client may not publish to its topic
+	denied    bool // the client may not publish to its topic
 	local     bool // has no place in the log, so that subscribers get it at once
 }
 

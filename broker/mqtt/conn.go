@@ -200,14 +200,9 @@ func (c *conn) farewell(e *ending) {
 	c.mu.Lock()
 	c.flushLocked()
 	if e.reason != 0 && c.established.Load() && c.limits.version == wire.V5 && !c.out.closed {
-		what := e.what
-		if !c.limits.problemInfo {
-			what = ""
-		}
-		p := wire.AppendDisconnect(nil, e.reason, what)
-		if len(p) > c.limits.maxPacket {
-			p = wire.AppendDisconnect(nil, e.reason, "")
-		}
+		p := c.limits.appendExplained(nil, e.what, func(dst []byte, why string) []byte {
+			return wire.AppendDisconnect(dst, e.reason, why)
+		})
 		if len(p) <= c.limits.maxPacket { // MQTT 5 §3.1.2.11.4
 			c.sendLocked(p)
 		}

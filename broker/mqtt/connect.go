@@ -38,7 +38,7 @@ func (c *conn) connect() error {
 		}
 		return endingWith(err)
 	}
-	c.limits.version = req.Version
+	c.limits.version, c.limits.maxPacket = req.Version, largestFor(req)
 	if reason := refusalOf(req); reason != wire.Success {
 		c.sendRefusal(req.Version, reason)
 		return endRefused
@@ -56,13 +56,18 @@ func endingWith(err error) error {
 	return &e
 }
 
-// sendRefusal sends a CONNACK with a reason, in the words of a version; 0 is no version of MQTT and gets none.
+// sendRefusal sends a CONNACK with a reason, in the words of a version, unless it is larger than the client takes (MQTT-3.1.2-24). 0 is no
+// version of MQTT and gets none.
 func (c *conn) sendRefusal(version, reason byte) {
 	if version == 0 {
 		return
 	}
+	p := wire.AppendConnack(nil, version, &wire.Connack{Reason: reason})
+	if len(p) > c.limits.maxPacket {
+		return
+	}
 	c.mu.Lock()
-	c.sendLocked(wire.AppendConnack(nil, version, &wire.Connack{Reason: reason}))
+	c.sendLocked(p)
 	c.mu.Unlock()
 }
 

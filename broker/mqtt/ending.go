@@ -35,6 +35,9 @@ var (
 	endUnauthorized  = &ending{reason: wire.NotAuthorized, what: "client lost its right to connect"}
 	endDenied        = &ending{reason: wire.NotAuthorized, what: "message to a topic that the client may not publish to"}
 	endTooLarge      = &ending{reason: wire.PacketTooLarge, what: "packet is larger than the limit"}
+	// SUBACK and UNSUBACK have a code for each filter, so they can be neither cut nor left out (MQTT-3.1.2-24, MQTT-3.8.4-1,
+	// MQTT-3.10.4-4): what they would answer isn't begun.
+	endLargeAnswer   = &ending{reason: wire.PacketTooLarge, what: "answer is larger than the client takes: fewer filters in a packet"}
 	endTopicAlias    = &ending{reason: wire.TopicAliasInvalid, what: "topic alias beyond the maximum"}
 	endUnknownAlias  = &ending{reason: wire.ProtocolError, what: "topic alias that stands for no topic"}
 	endAliasBytes    = &ending{reason: wire.QuotaExceeded, what: "topic aliases for more than 16 KiB of topics"}

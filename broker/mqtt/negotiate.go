@@ -24,9 +24,6 @@ func (c *conn) negotiate(req *wire.Connect, id string, ack *wire.Connack) (keepA
 	if req.Version == wire.V5 {
 		l.sendWindow = min(o.SendWindow, int(req.ReceiveMaximum))
 		l.aliases = int(req.TopicAliasMaximum)
-		if req.MaximumPacketSize > 0 && req.MaximumPacketSize < wire.MaxRemaining {
-			l.maxPacket = int(req.MaximumPacketSize)
-		}
 		// An older client can't be told, and would be closed for keeping to what it asked for.
 		if most := uint16(o.MaxKeepAlive / time.Second); most > 0 && (seconds == 0 || seconds > most) {
 			seconds = most
@@ -41,6 +38,14 @@ func (c *conn) negotiate(req *wire.Connect, id string, ack *wire.Connack) (keepA
 		l.stall = keepAlive / 2
 	}
 	return keepAlive
+}
+
+// largestFor is the largest packet that the client of a CONNECT takes, in bytes.
+func largestFor(req *wire.Connect) int {
+	if n := req.MaximumPacketSize; req.Version == wire.V5 && n > 0 && n < wire.MaxRemaining {
+		return int(n)
+	}
+	return wire.MaxRemaining
 }
 
 // responseInfo is the topic below which a client may have its responses sent (MQTT 5 §3.2.2.3.15): of no other client, so its id is

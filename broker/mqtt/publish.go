@@ -132,7 +132,7 @@ func (c *conn) flush(w *workspace) error {
 	for i := range w.messages {
 		m := &w.messages[i]
 		if m.release || m.qos > 0 {
-			w.replies = m.appendAck(w.replies, c.limits.version)
+			w.replies = m.appendAck(w.replies, &c.limits)
 			acks++
 		}
 		if !m.release {
@@ -215,7 +215,7 @@ func (c *conn) tryBegin(w *workspace) (began, again bool, err error) {
 func refusesAny(messages []message) bool {
 	for i := range messages {
 		m := &messages[i]
-		if m.partition != nil && !m.release && !m.dropped && m.partition.Topic().Refused() != nil {
+		if m.partition != nil && !m.release && m.refused == accepted && m.partition.Topic().Refused() != nil {
 			return true
 		}
 	}
@@ -243,7 +243,7 @@ func (c *conn) needOf(messages []message) need {
 	for i := range messages {
 		m := &messages[i]
 		switch {
-		case m.dropped:
+		case m.refused != accepted:
 		case m.partition != nil && !m.release:
 			return records
 		case m.retain || c.session.expiry > 0 && (m.release || m.qos == 2):
@@ -259,7 +259,7 @@ func (c *conn) refuse(w *workspace, why func(*segment.Topic) error) bool {
 	var cause error
 	for i := range w.messages {
 		m := &w.messages[i]
-		if m.partition == nil || m.release || m.dropped {
+		if m.partition == nil || m.release || m.refused != accepted {
 			continue
 		}
 		err := why(m.partition.Topic())
@@ -271,7 +271,7 @@ func (c *conn) refuse(w *workspace, why func(*segment.Topic) error) bool {
 		case m.qos == 2 && c.repeats(w, i):
 			m.partition = nil // a repeat: the log has it
 		case m.qos == 0 || c.limits.version == wire.V5:
-			m.dropped = true
+			m.refused = refusalOfLog(err)
 			c.srv.drops.Count(m.partition.Topic().Name(), refusalName(err), 1)
 		default:
 			all = false
@@ -288,8 +288,8 @@ func (c *conn) refuse(w *workspace, why func(*segment.Topic) error) bool {
 func (c *conn) refuseRetained(w *workspace, cause error) bool {
 	for i := range w.messages {
 		m := &w.messages[i]
-		if m.retain && !m.dropped && (m.qos == 0 || c.limits.version == wire.V5) && !(m.qos == 2 && c.repeats(w, i)) {
-			m.dropped = true
+		if m.retain && m.refused == accepted && (m.qos == 0 || c.limits.version == wire.V5) && !(m.qos == 2 && c.repeats(w, i)) {
+			m.refused = refusalOfLog(cause)
 			c.srv.countDrop(nil, refusalName(cause))
 		}
 	}
@@ -302,6 +302,14 @@ func refusalName(cause error) string {
 		return dropFull
 	}
 	return dropUnavailable
+}
+
+// refusalOfLog is why messages are refused that the log refused with cause.
+func refusalOfLog(cause error) refusal {
+	if errors.Is(cause, segment.ErrFull) {
+		return refusedFull
+	}
+	return refusedUnavailable
 }
 
 // repeats says whether message i has an id that is in use, and stays so until its turn.
@@ -335,7 +343,7 @@ func (c *conn) store(w *workspace, began bool) batch {
 	for i := range w.messages {
 		m := &w.messages[i]
 		switch {
-		case m.dropped:
+		case m.refused != accepted:
 			continue
 		case m.release:
 			if m.known = s.received.remove(m.id); m.known {
@@ -346,7 +354,7 @@ func (c *conn) store(w *workspace, began bool) batch {
 			m.known = true
 			continue
 		case m.retain && !c.srv.keeper.stage(w, c.writer, m, s.id, w.record.Timestamp) && m.qos > 0 && c.limits.version == wire.V5:
-			m.dropped = true
+			m.refused = refusedRetained
 			continue
 		case m.qos == 2:
 			if s.received == nil {
@@ -414,7 +422,7 @@ func (c *conn) envelope(w *workspace, m *message) []byte {
 func (c *conn) handOn(w *workspace) {
 	for i := range w.messages {
 		m := &w.messages[i]
-		if m.release || m.dropped || m.known || m.qos > 0 && !m.local {
+		if m.release || m.refused != accepted || m.known || m.qos > 0 && !m.local {
 			continue
 		}
 		topic := w.topic(m)

@@ -26,6 +26,9 @@ func (c *conn) subscribe(w *workspace, h wire.Header, body []byte) error {
 			return endNoLocalShared
 		}
 	}
+	if wire.SubackSize(len(req.Filters)) > c.limits.maxPacket {
+		return endLargeAnswer
+	}
 	c.srv.prepareSys(req.Filters)
 	w.codes = w.codes[:0]
 	group, err := c.changeSubscriptions(func() {
@@ -39,10 +42,29 @@ func (c *conn) subscribe(w *workspace, h wire.Header, body []byte) error {
 			w.codes = append(w.codes, wire.ImplementationSpecificError)
 		}
 	}
-	w.replies = wire.AppendSuback(w.replies[:0], c.limits.version, req.PacketID, w.codes)
+	w.replies = c.limits.appendExplained(w.replies[:0], whyRefused(w.codes), func(dst []byte, why string) []byte {
+		return wire.AppendSuback(dst, c.limits.version, req.PacketID, w.codes, why)
+	})
 	c.queueAcks(batch{group: group}, w.replies)
 	c.beginWalks()
 	return nil
+}
+
+// whyRefused is the reason string of a SUBACK or UNSUBACK: what the first code that refuses stands for, "" if none does.
+func whyRefused(codes []byte) string {
+	for _, code := range codes {
+		switch code {
+		case wire.TopicFilterInvalid:
+			return "not a valid topic filter"
+		case wire.NotAuthorized:
+			return "not allowed by the access rules"
+		case wire.QuotaExceeded:
+			return "there is no room for more subscriptions"
+		case wire.ImplementationSpecificError:
+			return "the session can't be stored"
+		}
+	}
+	return ""
 }
 
 // changeSubscriptions calls change at one point in the order of all that is published: what came before is what subscriptions get as
@@ -147,6 +169,9 @@ func (c *conn) unsubscribe(w *workspace, h wire.Header, body []byte) error {
 	if err != nil {
 		return err
 	}
+	if wire.SubackSize(len(req.Filters)) > c.limits.maxPacket {
+		return endLargeAnswer
+	}
 	w.codes = w.codes[:0]
 	group, err := c.changeSubscriptions(func() {
 		for _, f := range req.Filters {
@@ -159,7 +184,9 @@ func (c *conn) unsubscribe(w *workspace, h wire.Header, body []byte) error {
 			w.codes = append(w.codes, wire.ImplementationSpecificError)
 		}
 	}
-	w.replies = wire.AppendUnsuback(w.replies[:0], c.limits.version, req.PacketID, w.codes)
+	w.replies = c.limits.appendExplained(w.replies[:0], whyRefused(w.codes), func(dst []byte, why string) []byte {
+		return wire.AppendUnsuback(dst, c.limits.version, req.PacketID, w.codes, why)
+	})
 	c.queueAcks(batch{group: group}, w.replies)
 	return nil
 }

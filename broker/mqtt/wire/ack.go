@@ -19,6 +19,19 @@ func AppendPubrec(dst []byte, version byte, id uint16, reason byte) []byte {
 	return appendAck(dst, byte(PUBREC)<<4, version, id, reason)
 }
 
+// AppendRefusal appends a version 5 PUBACK or PUBREC, as t says, with a reason
+// that isn't Success. why is its reason string. It may be empty, and must be
+// when the client refused problem information.
+func AppendRefusal(dst []byte, t Type, id uint16, reason byte, why string) []byte {
+	n := reasonStringSize(why)
+	if n == 0 {
+		return appendAck(dst, byte(t)<<4, V5, id, reason)
+	}
+	dst = appendVarint(append(dst, byte(t)<<4), 3+varintSize(n)+n)
+	dst = append(dst, byte(id>>8), byte(id), reason)
+	return appendReasonString(dst, why)
+}
+
 // AppendPubrel appends a PUBREL; reason is Success or PacketIDNotFound.
 func AppendPubrel(dst []byte, version byte, id uint16, reason byte) []byte {
 	return appendAck(dst, byte(PUBREL)<<4|2, version, id, reason)

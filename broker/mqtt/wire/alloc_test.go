@@ -49,6 +49,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	zero("AppendPublish", func() { buf = AppendPublish(buf[:0], V5, &hotOutgoing) })
 	zero("PublishSize", func() { _ = PublishSize(V5, &hotOutgoing) })
 	zero("AppendPuback", func() { buf = AppendPuback(buf[:0], V5, 7, QuotaExceeded) })
+	zero("AppendRefusal", func() { buf = AppendRefusal(buf[:0], PUBACK, 7, QuotaExceeded, "full") })
 	ack := packet(0x40, uint16(7), NoMatchingSubscribers, props(propReasonString, str("x")))
 	zero("ParseAck", func() {
 		if _, _, err := ParseAck(Header{Type: PUBACK, Remaining: len(ack) - 2}, ack[2:], V5); err != nil {

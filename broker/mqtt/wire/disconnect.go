@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"encoding/binary"
 	"strings"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -72,17 +71,12 @@ func disconnectReasonValid(reason byte) bool {
 // refused problem information.
 func AppendDisconnect(dst []byte, reason byte, reasonString string) []byte {
 	first := byte(DISCONNECT) << 4
-	if reasonString == "" || len(reasonString) > 0xFFFF {
+	props := reasonStringSize(reasonString)
+	if props == 0 {
 		return append(dst, first, 1, reason)
 	}
-	props := 3 + len(reasonString)
-	dst = append(dst, first)
-	dst = appendVarint(dst, 1+varintSize(props)+props)
-	dst = append(dst, reason)
-	dst = appendVarint(dst, props)
-	dst = append(dst, propReasonString)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(reasonString)))
-	return append(dst, reasonString...)
+	dst = appendVarint(append(dst, first), 1+varintSize(props)+props)
+	return appendReasonString(append(dst, reason), reasonString)
 }
 
 // AppendPingresp appends a PINGRESP.

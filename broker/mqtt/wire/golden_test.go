@@ -170,6 +170,9 @@ func TestGoldenOutbound(t *testing.T) {
 		"PUBACK 5 refused":         {AppendPuback(nil, V5, 1, QuotaExceeded), "40 03 0001 97"},
 		"PUBACK 3.1.1 has no room": {AppendPuback(nil, V311, 1, NoMatchingSubscribers), "40 02 0001"},
 		"PUBREC":                   {AppendPubrec(nil, V5, 2, NotAuthorized), "50 03 0002 87"},
+		"PUBACK 5 with why":        {AppendRefusal(nil, PUBACK, 1, QuotaExceeded, "full"), "40 0b 0001 97 07 1f 0004 66756c6c"},
+		"PUBREC 5 with why":        {AppendRefusal(nil, PUBREC, 2, NotAuthorized, "no"), "50 09 0002 87 05 1f 0002 6e6f"},
+		"PUBREC 5 without why":     {AppendRefusal(nil, PUBREC, 2, NotAuthorized, ""), "50 03 0002 87"},
 		"PUBREL":                   {AppendPubrel(nil, V311, 2, Success), "62 02 0002"},
 		"PUBREL not found":         {AppendPubrel(nil, V5, 2, PacketIDNotFound), "62 03 0002 92"},
 		"PUBCOMP":                  {AppendPubcomp(nil, V5, 65535, Success), "70 02 ffff"},
@@ -190,10 +193,12 @@ func TestGoldenOutbound(t *testing.T) {
 		"CONNACK 5 refused":        {AppendConnack(nil, V5, &Connack{Reason: MalformedPacket, SessionPresent: true}), "20 03 00 81 00"},
 		"CONNACK 5 all": {AppendConnack(nil, V5, full),
 			"20 2d 01 00 2a 11 0000000a 21 0040 24 01 25 00 27 00040000 12 0002 6964 22 0009 1f 0001 72 28 00 29 00 2a 00 13 001e 1a 0001 70"},
-		"SUBACK 3.1.1":      {AppendSuback(nil, V311, 10, []byte{0, 1, 2, 0x8F}), "90 06 000a 00 01 02 80"},
-		"SUBACK 5":          {AppendSuback(nil, V5, 10, []byte{2, 0x8F}), "90 05 000a 00 02 8f"},
-		"UNSUBACK 3.1.1":    {AppendUnsuback(nil, V311, 10, []byte{0, 0x11}), "b0 02 000a"},
-		"UNSUBACK 5":        {AppendUnsuback(nil, V5, 10, []byte{0, 0x11}), "b0 05 000a 00 00 11"},
+		"SUBACK 3.1.1":      {AppendSuback(nil, V311, 10, []byte{0, 1, 2, 0x8F}, "no"), "90 06 000a 00 01 02 80"},
+		"SUBACK 5":          {AppendSuback(nil, V5, 10, []byte{2, 0x8F}, ""), "90 05 000a 00 02 8f"},
+		"UNSUBACK 3.1.1":    {AppendUnsuback(nil, V311, 10, []byte{0, 0x11}, "no"), "b0 02 000a"},
+		"UNSUBACK 5":        {AppendUnsuback(nil, V5, 10, []byte{0, 0x11}, ""), "b0 05 000a 00 00 11"},
+		"SUBACK 5 with why": {AppendSuback(nil, V5, 10, []byte{2, 0x8F}, "no"), "90 0a 000a 05 1f 0002 6e6f 02 8f"},
+		"UNSUBACK with why": {AppendUnsuback(nil, V5, 10, []byte{0, 0x8F}, "no"), "b0 0a 000a 05 1f 0002 6e6f 00 8f"},
 		"DISCONNECT":        {AppendDisconnect(nil, ServerShuttingDown, ""), "e0 01 8b"},
 		"DISCONNECT reason": {AppendDisconnect(nil, SessionTakenOver, "hi"), "e0 07 8e 05 1f 0002 6869"},
 		"PINGRESP":          {AppendPingresp(nil), "d0 00"},
@@ -249,6 +254,26 @@ func TestHeaderSizes(t *testing.T) {
 	for _, raw := range [][]byte{{0x00}, {0x36}, {0x38}, {0x60}, {0xFF}} {
 		if _, _, err := ParseHeader(raw); err == nil || err == ErrIncomplete {
 			t.Errorf("% x: %v", raw, err)
+		}
+	}
+}
+
+// TestSubackSize: what is foretold of a SUBACK and an UNSUBACK is what they take, also around lengths of two bytes.
+func TestSubackSize(t *testing.T) {
+	for _, n := range []int{1, 2, 123, 124, 125, 126, MaxFilters} {
+		codes := make([]byte, n)
+		if got, want := SubackSize(n), len(AppendSuback(nil, V5, 1, codes, "")); got != want {
+			t.Errorf("%d filters: %d, SUBACK has %d bytes", n, got, want)
+		}
+		if got, want := SubackSize(n), len(AppendUnsuback(nil, V5, 1, codes, "")); got != want {
+			t.Errorf("%d filters: %d, UNSUBACK has %d bytes", n, got, want)
+		}
+		// With a reason string as well, the length says where the packet ends.
+		for _, why := range []string{"", "no", strings.Repeat("x", 130)} {
+			p := AppendSuback(nil, V5, 1, codes, why)
+			if h, size, err := ParseHeader(p); err != nil || size+h.Remaining != len(p) {
+				t.Errorf("%d filters, %d bytes of why: %+v, %v, %d bytes", n, len(why), h, err, len(p))
+			}
 		}
 	}
 }

@@ -296,6 +296,26 @@ func validString(b []byte) bool {
 	return bytes.IndexByte(b, 0) < 0 && utf8.Valid(b)
 }
 
+// reasonStringSize is the size of a property section that holds a reason string
+// alone, without the section's length; 0 when there is none, or none that fits
+// its length field.
+func reasonStringSize(why string) int {
+	if why == "" || len(why) > 0xFFFF {
+		return 0
+	}
+	return 3 + len(why)
+}
+
+// appendReasonString appends such a section, length included.
+func appendReasonString(dst []byte, why string) []byte {
+	n := reasonStringSize(why)
+	dst = appendVarint(dst, n)
+	if n == 0 {
+		return dst
+	}
+	return appendStringProp(dst, propReasonString, why)
+}
+
 // Byte classes in a topic name.
 const (
 	classNUL = 1 << iota

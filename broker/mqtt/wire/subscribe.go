@@ -174,10 +174,12 @@ func checkOptions(filter []byte, o, version byte) *Error {
 const sharePrefix = "$share/"
 
 // AppendSuback appends a SUBACK with one code for each filter: a granted QoS,
-// or a reason of 0x80 and above, which becomes 0x80 in version 3.1.1.
-func AppendSuback(dst []byte, version byte, id uint16, codes []byte) []byte {
+// or a reason of 0x80 and above, which becomes 0x80 in version 3.1.1. why is the
+// reason string of version 5. It may be empty, and must be when the client
+// refused problem information.
+func AppendSuback(dst []byte, version byte, id uint16, codes []byte, why string) []byte {
 	if version == V5 {
-		return append(appendCodesHeader(dst, SUBACK, id, len(codes)), codes...)
+		return appendCodes(dst, SUBACK, id, codes, why)
 	}
 	dst = append(dst, byte(SUBACK)<<4)
 	dst = appendVarint(dst, 2+len(codes))
@@ -189,17 +191,25 @@ func AppendSuback(dst []byte, version byte, id uint16, codes []byte) []byte {
 }
 
 // AppendUnsuback appends an UNSUBACK with one code for each filter; version
-// 3.1.1 has no codes there.
-func AppendUnsuback(dst []byte, version byte, id uint16, codes []byte) []byte {
+// 3.1.1 has no codes there. why is as in AppendSuback.
+func AppendUnsuback(dst []byte, version byte, id uint16, codes []byte, why string) []byte {
 	if version == V5 {
-		return append(appendCodesHeader(dst, UNSUBACK, id, len(codes)), codes...)
+		return appendCodes(dst, UNSUBACK, id, codes, why)
 	}
 	return append(dst, byte(UNSUBACK)<<4, 2, byte(id>>8), byte(id))
 }
 
-// appendCodesHeader appends what stands before the codes in version 5.
-func appendCodesHeader(dst []byte, t Type, id uint16, codes int) []byte {
-	dst = append(dst, byte(t)<<4)
-	dst = appendVarint(dst, 2+1+codes)
-	return append(dst, byte(id>>8), byte(id), 0)
+// SubackSize is how many bytes a version 5 SUBACK or UNSUBACK takes at least,
+// with codes for that many filters.
+func SubackSize(filters int) int {
+	n := 2 + 1 + filters
+	return 1 + varintSize(n) + n
+}
+
+// appendCodes appends a version 5 SUBACK or UNSUBACK.
+func appendCodes(dst []byte, t Type, id uint16, codes []byte, why string) []byte {
+	n := reasonStringSize(why)
+	dst = appendVarint(append(dst, byte(t)<<4), 2+varintSize(n)+n+len(codes))
+	dst = appendReasonString(append(dst, byte(id>>8), byte(id)), why)
+	return append(dst, codes...)
 }
