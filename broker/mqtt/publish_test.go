@@ -438,7 +438,9 @@ func TestFullTopic(t *testing.T) {
 		c.publishPacket(outMessage{topic: "a", qos: 0}),
 	)
 	c.expectAck(wire.PUBACK, 1, 0)
-	c.expectAck(wire.PUBACK, 2, wire.QuotaExceeded)
+	if p := c.expect(wire.PUBACK); p.id() != 2 || p.reason() != wire.QuotaExceeded || c.why(p) != refusals[refusedFull].what {
+		t.Errorf("PUBACK %q", p.body)
+	}
 	c.expectAck(wire.PUBREC, 3, 0)
 	c.expectAck(wire.PUBREC, 4, wire.QuotaExceeded)
 	if n := len(b.stored(3)); n != 3 {

@@ -48,6 +48,7 @@ type Server struct {
 	sessions   map[string]*session // by client id
 	attached   int                 // of them, have a connection
 	shares     map[string]*session // shared subscriptions, by filter with $share/group/
+	shared     int                 // memberships in them
 	numbers    uint64              // sessions so far
 	closing    bool
 

@@ -51,6 +51,7 @@ func (s *Server) joinShare(ss *session, filter string, sub topics.Subscription, 
 		g.share.members[i].sub = sub
 	} else {
 		g.share.members = append(g.share.members, member{ss, sub})
+		s.shared++
 	}
 	ss.addGroup(g)
 	g.blocked.clear()
@@ -95,6 +96,7 @@ func (s *Server) endMembership(ss *session, filter string) (g *session, last boo
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.share.members = slices.DeleteFunc(g.share.members, func(m member) bool { return m.ss == ss })
+	s.shared--
 	last = len(g.share.members) == 0
 	ss.removeGroup(g)
 	ss.mu.Lock()
@@ -378,6 +380,7 @@ func (s *Server) loadShares() error {
 			}
 			g.stored = true
 			g.share.members = append(g.share.members, member{ss, ss.subs[i].sub})
+			s.shared++
 			ss.addGroup(g)
 		}
 	}

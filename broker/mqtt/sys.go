@@ -151,7 +151,9 @@ func (y *sys) eachLocked(f func(m *retained.Message, wanted bool)) {
 	connected, total := s.clients()
 	number("clients/total", total)
 	number("clients/connected", connected)
+	number("clients/active", connected) // the two names that went before
 	number("clients/disconnected", total-connected)
+	number("clients/inactive", total-connected)
 	number("clients/maximum", c.most.Load())
 	number("clients/expired", c.expired.Load())
 	counts := s.counts()
@@ -170,7 +172,9 @@ func (y *sys) eachLocked(f func(m *retained.Message, wanted bool)) {
 		}
 	}
 	messages, bytes := s.keeper.store.Len()
-	number("subscriptions/count", int64(s.tree.Len()))
+	own, shared := s.subscriptions()
+	number("subscriptions/count", own)
+	number("shared_subscriptions/count", shared)
 	number("retained messages/count", int64(messages))
 	number("messages/stored", int64(messages))
 	number("store/messages/count", int64(messages))
@@ -188,6 +192,13 @@ func (s *Server) clients() (connected, total int64) {
 	s.mu.Unlock()
 	connected = s.counters.connected.Load()
 	return connected, max(connected, total)
+}
+
+// subscriptions counts the clients' subscriptions: those of their own, and memberships in shared ones.
+func (s *Server) subscriptions() (own, shared int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(s.tree.Len() - len(s.shares)), int64(s.shared)
 }
 
 // heapBytes is what live and not yet collected objects take. Reading it stops nobody.
