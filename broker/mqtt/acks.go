@@ -37,6 +37,8 @@ type batch struct {
 	size  int64  // bytes of the packets they came in
 	slots int32  // places in the receive quota they take
 	frees int32  // places that are free again once the group is committed
+
+	passing int64 // messages of routes with log: none
 }
 
 // queueAcks queues the acknowledgements of a batch, packets, until they are due. They are sent now if they are.

@@ -65,6 +65,7 @@ type message struct {
 	known     bool // QoS 2: the id was in use, so the message is a repeat, or the release has something to release
 	denied    bool // the client may not publish to its topic
 	local     bool // has no place in the log, so that subscribers get it at once
+	unrouted  bool // local, and not because a route says so
 }
 
 // place is where some bytes are in a buffer. A buffer is at most a packet, so 32 bits do.

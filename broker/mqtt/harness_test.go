@@ -81,13 +81,16 @@ func (d *disk) fail(err error) {
 	d.mu.Unlock()
 }
 
-// router stores everything but $… and local/… in one partition; keyed/… gets a key of its own, and other/… goes to other.
+// router stores everything in one partition but $…, local/…, which a route keeps out of the log, and lost/…, which no route takes;
+// keyed/… gets a key of its own, and other/… goes to other.
 type router struct{ partition, other *segment.Partition }
 
 func (r *router) Route(topic, dst []byte) (*segment.Partition, []byte, bool, bool) {
 	switch {
-	case topic[0] == '$' || bytes.HasPrefix(topic, []byte("local/")):
+	case topic[0] == '$' || bytes.HasPrefix(topic, []byte("lost/")):
 		return nil, dst, false, false
+	case bytes.HasPrefix(topic, []byte("local/")):
+		return nil, dst, false, true
 	case bytes.HasPrefix(topic, []byte("keyed/")):
 		return r.partition, append(dst, "key:"+string(topic[6:])...), false, true
 	case bytes.HasPrefix(topic, []byte("other/")):

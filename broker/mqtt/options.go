@@ -213,7 +213,8 @@ func (o Options) checkExposure(l Listener) error {
 // Router says where messages are stored.
 type Router interface {
 	// Route says where a message to topic goes: the partition and the record key. The key is appended to dst, or is
-	// topic itself (keyIsTopic). ok is false for what is never stored: topics that begin with $, and routes without a log. It is a
-	// pure function of topic, safe for concurrent use, and allocates only when dst is too small.
+	// topic itself (keyIsTopic). p is nil for what isn't stored. ok says whether a route takes the topic: one that says log: none has no
+	// p, and topics that begin with $ have neither. It is a pure function of topic, safe for concurrent use, and allocates only
+	// when dst is too small.
 	Route(topic, dst []byte) (p *segment.Partition, key []byte, keyIsTopic, ok bool)
 }

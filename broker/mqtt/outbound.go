@@ -12,7 +12,6 @@ import (
 // Reasons that messages are counted under when a subscriber doesn't get them.
 const (
 	dropSlow     = "subscriber too slow"
-	dropAbsent   = "not stored, and the subscriber was away"
 	dropTooLarge = "larger than the subscriber takes"
 	dropExpired  = "expired before it could be delivered"
 )
@@ -203,7 +202,8 @@ func (s *Server) flushTouched(d *delivery) {
 	d.touched = d.touched[:0]
 }
 
-// give sends d.out to a session that is live, or lets it fall behind. What isn't stored, and all of QoS 0, is sent now or never.
+// give sends d.out to a session that is live, or lets it fall behind. What isn't stored, and all of QoS 0, is sent now or never: whose
+// client is away misses it, and that is no drop.
 func (s *Server) give(ss *session, d *delivery, in *incoming) {
 	if ss.share != nil {
 		s.giveShared(ss, d, in)
@@ -225,8 +225,6 @@ func (s *Server) give(ss *session, d *delivery, in *incoming) {
 			if !c.offerLocked(d, in, false) {
 				s.countDrop(in.from, dropSlow)
 			}
-		case d.out.QoS > 0:
-			s.countDrop(in.from, dropAbsent)
 		}
 		return
 	}

@@ -14,6 +14,7 @@ import (
 const (
 	dropFull        = "log full"
 	dropUnavailable = "log unavailable"
+	dropUnrouted    = "no route takes it"
 )
 
 // routeCache is where the connection's last topic went: most devices have one.
@@ -23,6 +24,7 @@ type routeCache struct {
 	partition *segment.Partition
 	bareKey   bool
 	known     bool
+	unrouted  bool
 	access    uint32 // Server.access when denied was found out
 	denied    bool   // the client may not publish to it
 }
@@ -40,7 +42,7 @@ func (c *conn) publish(w *workspace, h wire.Header, body []byte) error {
 			return err
 		}
 	}
-	if p.QoS > 0 && c.limits.version == wire.V5 && !(p.QoS == 2 && c.session.received.has(p.PacketID)) {
+	if p.QoS > 0 && c.limits.version == wire.V5 && !(p.QoS == 2 && c.session.hasReceived(p.PacketID)) {
 		if w.credit--; w.credit < 0 {
 			return endReceiveMax
 		}
@@ -84,17 +86,15 @@ func (c *conn) locate(w *workspace, m *message, topic []byte) {
 		var key []byte
 		var keyIsTopic, ok bool
 		r.partition, key, keyIsTopic, ok = c.srv.router.Route(topic, r.key[:0])
-		r.bareKey = ok && !keyIsTopic
+		r.bareKey, r.unrouted = r.partition != nil && !keyIsTopic, !ok
 		if r.bareKey {
 			r.key = key
 		}
 		r.topic, r.known = append(r.topic[:0], topic...), true
-		if !ok {
-			r.partition = nil
-		}
 	}
 	m.partition, m.bareKey = r.partition, r.bareKey
 	m.local = m.partition == nil && topic[0] != '$'
+	m.unrouted = m.local && r.unrouted
 	m.denied = r.denied
 	if m.bareKey {
 		m.key = w.keep(r.key)
@@ -148,6 +148,9 @@ func (c *conn) flush(w *workspace) error {
 	n.received.Add(messages)
 	n.payloadReceived.Add(payload)
 	n.packetsSent.Add(acks)
+	if b.passing > 0 {
+		n.passing.Add(b.passing)
+	}
 	if c.srv.tree.Len() > 0 || len(w.changes) > 0 {
 		c.handOn(w)
 	}
@@ -246,7 +249,7 @@ func (c *conn) needOf(messages []message) need {
 		case m.refused != accepted:
 		case m.partition != nil && !m.release:
 			return records
-		case m.retain || c.session.expiry > 0 && (m.release || m.qos == 2):
+		case m.retain || m.release && c.session.expiry > 0 && !c.session.passing.has(m.id):
 			n = states
 		}
 	}
@@ -315,7 +318,7 @@ func refusalOfLog(cause error) refusal {
 // repeats says whether message i has an id that is in use, and stays so until its turn.
 func (c *conn) repeats(w *workspace, i int) bool {
 	id := w.messages[i].id
-	if !c.session.received.has(id) {
+	if !c.session.hasReceived(id) {
 		return false
 	}
 	for j := range w.messages[:i] {
@@ -346,29 +349,31 @@ func (c *conn) store(w *workspace, began bool) batch {
 		case m.refused != accepted:
 			continue
 		case m.release:
-			if m.known = s.received.remove(m.id); m.known {
+			if m.known = s.passing.remove(m.id) || s.received.remove(m.id); m.known {
 				b.frees++
 			}
 			continue
-		case m.qos == 2 && s.received.has(m.id):
+		case m.qos == 2 && s.hasReceived(m.id):
 			m.known = true
 			continue
 		case m.retain && !c.srv.keeper.stage(w, c.writer, m, s.id, w.record.Timestamp) && m.qos > 0 && c.limits.version == wire.V5:
 			m.refused = refusedRetained
 			continue
 		case m.qos == 2:
-			if s.received == nil {
-				s.received = new(receivedIDs)
-			}
-			s.received.add(m.id)
+			s.receive(m.id, m.partition != nil || m.retain)
 			b.slots++
 		case m.qos == 1:
 			b.slots++
 			b.frees++
 		}
-		if m.partition != nil {
+		switch {
+		case m.partition != nil:
 			c.fill(w, m)
 			c.writer.Append(m.partition, &w.record)
+		case m.unrouted:
+			c.srv.countDrop(nil, dropUnrouted)
+		case m.local:
+			b.passing++
 		}
 	}
 	if s.received != nil && s.received.changed {
@@ -378,6 +383,7 @@ func (c *conn) store(w *workspace, began bool) batch {
 			s.received.settle()
 		}
 	}
+	s.passing.settle()
 	b.size = int64(w.bytes)
 	if began {
 		b.group = c.writer.End()

@@ -16,9 +16,25 @@ import (
 //	value  32 bytes, a bitmap: id & 0xFF is bit (id & 63) of the big-endian uint64 number (id >> 6 & 3)
 //
 // A chunk without a bit has no key. A chunk changes in the commit group of the records that its messages became. Sessions that end with
-// their connection keep theirs in memory only.
+// their connection keep theirs in memory only, and so are those of messages that leave nothing behind: neither a record nor a retained
+// message. These are a set of their own, since an id that one put into the state must leave it before PUBCOMP.
 
 const receivedPrefix = "q2/"
+
+// hasReceived says whether a QoS 2 message of that id was received and not released.
+func (ss *session) hasReceived(id uint16) bool { return ss.received.has(id) || ss.passing.has(id) }
+
+// receive takes note of a QoS 2 message's id, which is free, in the state if it is to be kept.
+func (ss *session) receive(id uint16, kept bool) {
+	ids := &ss.passing
+	if kept {
+		ids = &ss.received
+	}
+	if *ids == nil {
+		*ids = new(receivedIDs)
+	}
+	(*ids).add(id)
+}
 
 // receivedIDs is the set of one session. It includes what isn't durable yet: a repeat of such a message is a repeat.
 // Not safe for concurrent use.
@@ -118,6 +134,9 @@ func (r *receivedIDs) save(w *segment.Writer, clientID string, key []byte) []byt
 
 // settle forgets what save would write.
 func (r *receivedIDs) settle() {
+	if r == nil || !r.changed {
+		return
+	}
 	r.chunks = slices.DeleteFunc(r.chunks, func(c chunk) bool { return c.bits == [4]uint64{} })
 	r.changed = false
 }

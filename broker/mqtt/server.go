@@ -68,6 +68,7 @@ type counters struct {
 	failedWebSocket              atomic.Int64
 	noConnect, revoked           atomic.Int64
 	published                    atomic.Int64 // messages and releases from clients
+	passing                      atomic.Int64 // of them, messages that a route keeps out of the log
 	delivered                    atomic.Int64 // messages to subscribers
 	packetsReceived, packetsSent atomic.Int64 // sent: without messages
 	bytesReceived, bytesSent     atomic.Int64
@@ -107,6 +108,7 @@ type Stats struct {
 	Expired     int64 // sessions that ended while their clients were away
 	Filters     int   // subscriptions of all sessions
 	Published   int64 // messages and releases from clients
+	NotStored   int64 // of them, messages that were taken and that a route with log: none keeps out of the log
 	Delivered   int64 // messages to subscribers
 	QueuedBytes int64 // that wait for clients to take them
 }
@@ -208,7 +210,7 @@ func (s *Server) Stats() Stats {
 		FailedProxy: n.failedProxy.Load(), FailedTLS: n.failedTLS.Load(), FailedWebSocket: n.failedWebSocket.Load(),
 		NoConnect: n.noConnect.Load(), Revoked: n.revoked.Load(),
 		Connections: connections, Sessions: sessions, Away: sessions - attached, Expired: n.expired.Load(), Filters: s.tree.Len(),
-		Published: n.published.Load(), Delivered: n.delivered.Load(), QueuedBytes: s.queued.Load(),
+		Published: n.published.Load(), NotStored: n.passing.Load(), Delivered: n.delivered.Load(), QueuedBytes: s.queued.Load(),
 	}
 }
 

@@ -33,6 +33,7 @@ type session struct {
 	stored   bool           // there are keys of it in the state
 	subs     []subscription // changed under mu, too: the fan-out reads it there
 	received *receivedIDs   // nil until the first QoS 2 message
+	passing  *receivedIDs   // the same for messages that leave neither record nor retained message; in memory only
 
 	mu      sync.Mutex // before conn.mu
 	conn    *conn      // under mu: to send to; nil while there is none
@@ -140,6 +141,7 @@ func (s *Server) reset(ss *session) {
 	ss.mu.Lock()
 	ss.out, ss.cursors = outbound{}, nil
 	ss.mu.Unlock()
+	ss.passing = nil
 	ss.blocked.clear()
 }
 

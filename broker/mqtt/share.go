@@ -222,7 +222,7 @@ func (s *Server) giveShared(g *session, d *delivery, in *incoming) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if in.offset == noOffset {
-		if !s.lend(g, d, in) {
+		if !s.lend(g, d, in) && g.awake() {
 			s.countDrop(in.from, dropSlow)
 		}
 		return

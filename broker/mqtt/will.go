@@ -29,6 +29,9 @@ func (s *Server) publishWill(ss *session) {
 		s.forgetWill(ss)
 		return
 	}
+	if m.unrouted {
+		s.countDrop(nil, dropUnrouted)
+	}
 	if m.partition == nil && !m.retain {
 		s.forgetWill(ss)
 	} else if err := c.storeWill(w, m); err != nil {
