@@ -35,7 +35,7 @@ func testOptions(dir string) Options {
 		Log:    log,
 		MQTT:   door,
 		Topics: []segment.TopicOptions{{Name: "mqtt", Partitions: 4, Compression: record.None}},
-		Routes: []Route{{"#", "mqtt", "{topic}"}},
+		Routes: []Route{{Filter: "#", Topic: "mqtt", Key: "{topic}"}},
 	}
 }
 
@@ -147,6 +147,27 @@ func TestRunStoresAndStops(t *testing.T) {
 	}
 }
 
+// Routes may keep everything out of the log: there is no topic then, and nothing to store.
+func TestRunStoresNothing(t *testing.T) {
+	o := testOptions(t.TempDir())
+	o.Topics, o.Routes = nil, []Route{{Filter: "#", NotStored: true}}
+	b, said := newTestBroker(t, o)
+	if err := b.Start(); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, b.Addrs()[0].String(), "a/b", "value")
+	s, topics := b.Status(), b.log.Topics()
+	if err := b.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if s.MQTT.NotStored != 1 || len(s.Dropped) != 0 || len(topics) != 0 {
+		t.Errorf("status %+v", s)
+	}
+	if strings.Contains(said.String(), "level=WARN") || strings.Contains(said.String(), "level=ERROR") {
+		t.Errorf("it said:\n%s", said)
+	}
+}
+
 // A start that fails late leaves nothing behind: the directory can be opened at once, no goroutine is left (TestMain).
 func TestStartFailsAtListener(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -219,14 +240,14 @@ func TestRunEndsWithContext(t *testing.T) {
 
 func TestOptionsValidate(t *testing.T) {
 	o := testOptions(t.TempDir())
-	o.Routes = []Route{{"a#", "mqtt", "{topic}"}, {"#", "elsewhere", "{topic}"}}
+	o.Routes = []Route{{Filter: "a#", Topic: "mqtt", Key: "{topic}"}, {Filter: "local/#", NotStored: true}, {Filter: "#", Topic: "elsewhere", Key: "{topic}"}}
 	_, err := New(o, slog.New(slog.DiscardHandler))
 	var config *ConfigError
 	if !errors.As(err, &config) {
 		t.Fatalf("got %v", err)
 	}
 	lines := strings.Split(err.Error(), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], "route 0: filter: ") || lines[1] != `route 1: topic "elsewhere" is not among the topics` {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "route 0: filter: ") || lines[1] != `route 2: topic "elsewhere" is not among the topics` {
 		t.Errorf("got %q", lines)
 	}
 }

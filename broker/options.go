@@ -18,7 +18,7 @@ type Options struct {
 	Log segment.Options
 	// Topics are made at the start. Every topic that a route names has to be among them.
 	Topics []segment.TopicOptions
-	// Routes are tried in order. A message that none takes is not stored, so the last one should take everything.
+	// Routes are tried in order. A message that none takes is not stored and counted as dropped, so the last one should take everything.
 	Routes []Route
 	// MQTT is the door. Its Incarnation and Access are filled in.
 	MQTT mqtt.Options
@@ -39,7 +39,7 @@ func (o Options) Validate() error {
 		for _, err := range r.Validate() {
 			lines = append(lines, fmt.Sprintf("route %d: %v", i, err))
 		}
-		if !topics[r.Topic] {
+		if !r.NotStored && !topics[r.Topic] {
 			lines = append(lines, fmt.Sprintf("route %d: topic %q is not among the topics", i, r.Topic))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicemq/sluice/segment"
 )
 
-// Route says where messages of MQTT topics are stored.
+// Route says where messages of MQTT topics are stored, or that they aren't.
 type Route struct {
 	// Filter is an MQTT topic filter. Topics that begin with $ are never stored, so no filter may.
 	Filter string
@@ -19,6 +19,9 @@ type Route struct {
 	// Key is the record key: text with {topic} for the MQTT topic and {1}, {2} … for what the filter's wildcards matched.
 	// It is a function of the MQTT topic, and so is the partition: order per MQTT topic holds.
 	Key string
+	// NotStored takes what the filter matches out of the log: it goes to the subscribers that are connected and nowhere else. Topic and
+	// Key are empty then.
+	NotStored bool
 }
 
 // maxKeyParts bounds the pieces of a key's template.
@@ -44,6 +47,15 @@ func (r Route) Validate() []*RouteError {
 		wrong("filter", "%q can never match: topics that begin with $ are not stored; take the route out", r.Filter)
 	} else {
 		wildcards = newFilter(r.Filter).wildcards
+	}
+	if r.NotStored {
+		if r.Topic != "" {
+			wrong("topic", "%q can't be where messages go that log: none keeps out of the log; take out topic, or log: none", r.Topic)
+		}
+		if r.Key != "" {
+			wrong("key", "%q has no record to be the key of beside log: none; take out key, or log: none", r.Key)
+		}
+		return errs
 	}
 	if err := segment.ValidTopicName(r.Topic); err != nil {
 		wrong("topic", "%v", err)
@@ -138,7 +150,7 @@ type table struct{ routes []compiledRoute }
 
 type compiledRoute struct {
 	filter     filter
-	partitions []*segment.Partition
+	partitions []*segment.Partition // none: not stored
 	key        []keyPart
 	keyIsTopic bool
 }
@@ -147,6 +159,10 @@ type compiledRoute struct {
 func newTable(routes []Route, partitions func(topic string) []*segment.Partition) (*table, error) {
 	t := &table{routes: make([]compiledRoute, len(routes))}
 	for i, r := range routes {
+		if r.NotStored {
+			t.routes[i] = compiledRoute{filter: newFilter(r.Filter)}
+			continue
+		}
 		key, err := parseKey(r.Key)
 		if err != nil {
 			return nil, fmt.Errorf("route %q: key: %w", r.Filter, err)
@@ -165,8 +181,8 @@ func newTable(routes []Route, partitions func(topic string) []*segment.Partition
 	return t, nil
 }
 
-// Route implements mqtt.Router: it says where a message is stored, and appends its key to dst unless the key is the topic
-// itself. It allocates only when dst is too small.
+// Route implements mqtt.Router: it says where a message is stored, nowhere if p is nil, and appends its key to dst unless the key is
+// the topic itself. It allocates only when dst is too small.
 func (t *table) Route(topic, dst []byte) (p *segment.Partition, key []byte, keyIsTopic, ok bool) {
 	if len(topic) == 0 || topic[0] == '$' {
 		return nil, dst, false, false
@@ -175,6 +191,9 @@ func (t *table) Route(topic, dst []byte) (p *segment.Partition, key []byte, keyI
 		r := &t.routes[i]
 		if !r.filter.match(topic) {
 			continue
+		}
+		if len(r.partitions) == 0 {
+			return nil, dst, false, true
 		}
 		if r.keyIsTopic {
 			return r.partitions[partitionOf(topic, len(r.partitions))], topic, true, true

@@ -95,9 +95,10 @@ func TestFilterCovers(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	got := Unreachable([]Route{
-		{Filter: "a/b"}, {Filter: "a/+"}, {Filter: "a/c"}, {Filter: "#"}, {Filter: "x/#"}, {Filter: "#"},
+		{Filter: "a/b"}, {Filter: "a/+"}, {Filter: "a/c"}, {Filter: "a/d", NotStored: true}, {Filter: "l/#", NotStored: true}, {Filter: "l/x"},
+		{Filter: "#"}, {Filter: "x/#", NotStored: true}, {Filter: "#"},
 	})
-	want := map[int]int{2: 1, 4: 3, 5: 3}
+	want := map[int]int{2: 1, 3: 1, 5: 4, 7: 6, 8: 6}
 	if len(got) != len(want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
@@ -113,26 +114,32 @@ func TestRouteValidate(t *testing.T) {
 		route Route
 		want  string // part of the error; empty: valid
 	}{
-		{Route{"#", "mqtt", "{topic}"}, ""},
-		{Route{"sensors/+/#", "t.e-l_e", "{1}/{2}-{topic}"}, ""},
-		{Route{"a", "x", "constant"}, ""},
-		{Route{"", "x", "{topic}"}, "filter: "},
-		{Route{"a#", "x", "{topic}"}, `filter: "a#"`},
-		{Route{"a/#/b", "x", "{topic}"}, `filter: "a/#/b"`},
-		{Route{"$SYS/#", "x", "{topic}"}, "topics that begin with $ are not stored"},
-		{Route{"#", "", "{topic}"}, "topic: a topic needs a name"},
-		{Route{"#", "..", "{topic}"}, "topic: "},
-		{Route{"#", "a/b", "{topic}"}, `'/' is not allowed`},
-		{Route{"#", "tele{1}", "{topic}"}, `'{' is not allowed`},
-		{Route{"#", "mqtt", ""}, "key: is empty"},
-		{Route{"a", "mqtt", "{1}"}, "has no wildcard"},
-		{Route{"a/+", "mqtt", "{2}"}, "has 1 wildcard"},
-		{Route{"#", "mqtt", "{0}"}, "{0}"},
-		{Route{"#", "mqtt", "{01}"}, "{01}"},
-		{Route{"#", "mqtt", "{client}"}, "{client}"},
-		{Route{"#", "mqtt", "{1"}, "a brace without its partner"},
-		{Route{"#", "mqtt", "1}"}, "a brace without its partner"},
-		{Route{"#", "mqtt", strings.Repeat("{1}", 17)}, "more than 16 parts"},
+		{Route{Filter: "#", Topic: "mqtt", Key: "{topic}"}, ""},
+		{Route{Filter: "sensors/+/#", Topic: "t.e-l_e", Key: "{1}/{2}-{topic}"}, ""},
+		{Route{Filter: "a", Topic: "x", Key: "constant"}, ""},
+		{Route{Filter: "local/+/#", NotStored: true}, ""},
+		{Route{Filter: "#", NotStored: true}, ""},
+		{Route{Filter: "a#", NotStored: true}, `filter: "a#"`},
+		{Route{Filter: "$SYS/#", NotStored: true}, "topics that begin with $ are not stored"},
+		{Route{Filter: "a", Topic: "x", NotStored: true}, `topic: "x" can't be where messages go that log: none keeps out of the log; take out topic, or log: none`},
+		{Route{Filter: "a", Key: "{9}", NotStored: true}, `key: "{9}" has no record to be the key of beside log: none; take out key, or log: none`},
+		{Route{Filter: "", Topic: "x", Key: "{topic}"}, "filter: "},
+		{Route{Filter: "a#", Topic: "x", Key: "{topic}"}, `filter: "a#"`},
+		{Route{Filter: "a/#/b", Topic: "x", Key: "{topic}"}, `filter: "a/#/b"`},
+		{Route{Filter: "$SYS/#", Topic: "x", Key: "{topic}"}, "topics that begin with $ are not stored"},
+		{Route{Filter: "#", Topic: "", Key: "{topic}"}, "topic: a topic needs a name"},
+		{Route{Filter: "#", Topic: "..", Key: "{topic}"}, "topic: "},
+		{Route{Filter: "#", Topic: "a/b", Key: "{topic}"}, `'/' is not allowed`},
+		{Route{Filter: "#", Topic: "tele{1}", Key: "{topic}"}, `'{' is not allowed`},
+		{Route{Filter: "#", Topic: "mqtt", Key: ""}, "key: is empty"},
+		{Route{Filter: "a", Topic: "mqtt", Key: "{1}"}, "has no wildcard"},
+		{Route{Filter: "a/+", Topic: "mqtt", Key: "{2}"}, "has 1 wildcard"},
+		{Route{Filter: "#", Topic: "mqtt", Key: "{0}"}, "{0}"},
+		{Route{Filter: "#", Topic: "mqtt", Key: "{01}"}, "{01}"},
+		{Route{Filter: "#", Topic: "mqtt", Key: "{client}"}, "{client}"},
+		{Route{Filter: "#", Topic: "mqtt", Key: "{1"}, "a brace without its partner"},
+		{Route{Filter: "#", Topic: "mqtt", Key: "1}"}, "a brace without its partner"},
+		{Route{Filter: "#", Topic: "mqtt", Key: strings.Repeat("{1}", 17)}, "more than 16 parts"},
 	}
 	for _, test := range tests {
 		errs := test.route.Validate()
@@ -146,8 +153,11 @@ func TestRouteValidate(t *testing.T) {
 			t.Errorf("%+v: got %v, want one error with %q", test.route, errs, test.want)
 		}
 	}
-	if errs := (Route{"a/#/b", "", ""}).Validate(); len(errs) != 3 {
+	if errs := (Route{Filter: "a/#/b", Topic: "", Key: ""}).Validate(); len(errs) != 3 {
 		t.Errorf("three wrong fields gave %v", errs)
+	}
+	if errs := (Route{Filter: "a/#/b", Topic: "x", Key: "y", NotStored: true}).Validate(); len(errs) != 3 {
+		t.Errorf("three wrong fields without a log gave %v", errs)
 	}
 }
 
@@ -169,11 +179,11 @@ func testTable(t testing.TB, counts map[string]int, routes ...Route) (*table, ma
 
 func TestRoute(t *testing.T) {
 	table, partitions := testTable(t, map[string]int{"telemetry": 4, "alarms": 1, "mqtt": 4},
-		Route{"sensors/+/alarm", "alarms", "{1}"},
-		Route{"sensors/+/+", "telemetry", "{1}:{2}"},
-		Route{"plant/#", "telemetry", "p-{1}"},
-		Route{"fixed", "telemetry", "constant"},
-		Route{"#", "mqtt", "{topic}"},
+		Route{Filter: "sensors/+/alarm", Topic: "alarms", Key: "{1}"},
+		Route{Filter: "sensors/+/+", Topic: "telemetry", Key: "{1}:{2}"},
+		Route{Filter: "plant/#", Topic: "telemetry", Key: "p-{1}"},
+		Route{Filter: "fixed", Topic: "telemetry", Key: "constant"},
+		Route{Filter: "#", Topic: "mqtt", Key: "{topic}"},
 	)
 	tests := []struct {
 		topic, log, key string
@@ -211,21 +221,58 @@ func TestRoute(t *testing.T) {
 	}
 }
 
+// A route that keeps messages out of the log takes its turn like any other: the first that matches wins. What no route takes is something else.
+func TestRouteNotStored(t *testing.T) {
+	table, partitions := testTable(t, map[string]int{"alarms": 1, "telemetry": 1},
+		Route{Filter: "local/alarm", Topic: "alarms", Key: "{topic}"},
+		Route{Filter: "local/#", NotStored: true},
+		Route{Filter: "local/never", Topic: "alarms", Key: "{topic}"},
+		Route{Filter: "+/private", NotStored: true},
+		Route{Filter: "sensors/#", Topic: "telemetry", Key: "{1}"},
+	)
+	for _, test := range []struct {
+		topic, log string // log is empty: not stored
+		ok         bool
+	}{
+		{"local/alarm", "alarms", true},
+		{"local/alarm/x", "", true},
+		{"local", "", true},
+		{"local/never", "", true},
+		{"sensors/private", "", true},
+		{"sensors/7", "telemetry", true},
+		{"elsewhere", "", false},
+		{"$local/x", "", false},
+	} {
+		p, key, keyIsTopic, ok := table.Route([]byte(test.topic), []byte("before"))
+		var want *segment.Partition
+		if test.log != "" {
+			want = partitions[test.log][0]
+		}
+		if p != want || ok != test.ok {
+			t.Errorf("%q: partition %p, ok %v; want %p, %v", test.topic, p, ok, want, test.ok)
+		}
+		if p == nil && (string(key) != "before" || keyIsTopic) {
+			t.Errorf("%q has no record, but the key %q", test.topic, key)
+		}
+	}
+}
+
 func TestRouteUnknownTopic(t *testing.T) {
-	_, err := newTable([]Route{{"#", "nowhere", "{topic}"}}, func(string) []*segment.Partition { return nil })
+	_, err := newTable([]Route{{Filter: "#", Topic: "nowhere", Key: "{topic}"}}, func(string) []*segment.Partition { return nil })
 	if err == nil || !strings.Contains(err.Error(), `no topic "nowhere"`) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestRouteDoesNotAllocate(t *testing.T) {
-	table, _ := testTable(t, map[string]int{"telemetry": 4, "mqtt": 4},
-		Route{"sensors/+/+", "telemetry", "{1}:{2}"}, Route{"#", "mqtt", "{topic}"})
+	table, _ := testTable(t, map[string]int{"telemetry": 4, "mqtt": 4}, Route{Filter: "local/#", NotStored: true},
+		Route{Filter: "sensors/+/+", Topic: "telemetry", Key: "{1}:{2}"}, Route{Filter: "#", Topic: "mqtt", Key: "{topic}"})
 	buf := make([]byte, 0, 64)
-	a, b := []byte("sensors/building-7/temperature"), []byte("other/topic")
+	a, b, c := []byte("sensors/building-7/temperature"), []byte("other/topic"), []byte("local/x")
 	if n := testing.AllocsPerRun(100, func() {
 		table.Route(a, buf)
 		table.Route(b, buf)
+		table.Route(c, buf)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -233,7 +280,7 @@ func TestRouteDoesNotAllocate(t *testing.T) {
 
 func BenchmarkRoute(b *testing.B) {
 	table, _ := testTable(b, map[string]int{"telemetry": 4, "mqtt": 4},
-		Route{"sensors/+/+", "telemetry", "{1}:{2}"}, Route{"#", "mqtt", "{topic}"})
+		Route{Filter: "sensors/+/+", Topic: "telemetry", Key: "{1}:{2}"}, Route{Filter: "#", Topic: "mqtt", Key: "{topic}"})
 	buf := make([]byte, 0, 64)
 	for _, topic := range []string{"sensors/building-7/temperature", "mqttload/17/23"} {
 		b.Run(strings.ReplaceAll(topic, "/", "."), func(b *testing.B) {
@@ -245,7 +292,7 @@ func BenchmarkRoute(b *testing.B) {
 }
 
 func BenchmarkDefaultRoute(b *testing.B) {
-	table, _ := testTable(b, map[string]int{"mqtt": 4}, Route{"#", "mqtt", "{topic}"})
+	table, _ := testTable(b, map[string]int{"mqtt": 4}, Route{Filter: "#", Topic: "mqtt", Key: "{topic}"})
 	topic := []byte("mqttload/17/23")
 	for b.Loop() {
 		table.Route(topic, nil)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicemq/sluice/broker"
 	"github.com/sluicemq/sluice/broker/mqtt"
 	"github.com/sluicemq/sluice/segment"
 )
@@ -207,6 +208,23 @@ type Route struct {
 	Topic string `yaml:"topic"`
 	// Key is the record key: text with {topic} for the MQTT topic and {1}, {2} … for what the filter's wildcards matched.
 	Key string `yaml:"key"`
+	// Log is none for messages that are not stored and not mirrored: connected subscribers get them, and nobody later. Such a route
+	// has neither Topic nor Key. Empty: they are stored.
+	Log string `yaml:"log"`
+}
+
+// logNone is the only word that Route.Log takes.
+const logNone = "none"
+
+// stores says whether what the route takes goes to a topic of the log.
+func (r Route) stores() bool { return r.Log != logNone }
+
+// broker is the route for the broker's options. The key of one that stores nothing is the default's, and left out.
+func (r Route) broker() broker.Route {
+	if !r.stores() {
+		return broker.Route{Filter: r.Filter, NotStored: true}
+	}
+	return broker.Route{Filter: r.Filter, Topic: r.Topic, Key: r.Key}
 }
 
 // Mirror is one Kafka cluster that gets the log's topics.
@@ -272,7 +290,7 @@ func DefaultTopic(name string) Topic {
 	}
 }
 
-// DefaultRoute stores every message that no other route takes: what was acknowledged is never quietly left out.
+// DefaultRoute stores every message that no other route takes: what was acknowledged is never quietly left out of the log.
 func DefaultRoute() Route { return Route{Filter: "#", Topic: "mqtt", Key: "{topic}"} }
 
 // DefaultMirror is a mirror of everything.
@@ -316,7 +334,7 @@ func (c *Config) AllRoutes() []Route {
 func (c *Config) AllTopics() []Topic {
 	all := slices.Clone(c.Topics)
 	for _, r := range c.AllRoutes() {
-		if !slices.ContainsFunc(all, func(t Topic) bool { return t.Name == r.Topic }) {
+		if r.stores() && !slices.ContainsFunc(all, func(t Topic) bool { return t.Name == r.Topic }) {
 			all = append(all, DefaultTopic(r.Topic))
 		}
 	}

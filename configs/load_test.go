@@ -76,7 +76,7 @@ func TestCommentedExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.MQTT.Listeners) != 5 || len(c.Topics) != 1 || len(c.Routes) != 2 || len(c.Mirrors) != 1 || len(c.Mirrors[0].Region.Brokers) != 2 {
+	if len(c.MQTT.Listeners) != 5 || len(c.Topics) != 1 || len(c.Routes) != 3 || len(c.Mirrors) != 1 || len(c.Mirrors[0].Region.Brokers) != 2 {
 		t.Errorf("examples give %d listeners, %d topics, %d routes, %+v", len(c.MQTT.Listeners), len(c.Topics), len(c.Routes), c.Mirrors)
 	}
 }
@@ -112,6 +112,7 @@ topics:
 routes:
   - {filter: "sensors/+/+", topic: telemetry, key: "{1}"}
   - {filter: "alarms/#", topic: alarms}
+  - {filter: "local/#", log: none}
 mirror:
   - {alias: p7, region: {name: eu, brokers: ["${KAFKA}", "kafka-2:9092"]}, topics: ["tele.*", "a$${b}"], clock_wait: 1h}
 log: {level: debug, format: json}
@@ -152,6 +153,7 @@ log: {level: debug, format: json}
 		Routes: []Route{
 			{Filter: "sensors/+/+", Topic: "telemetry", Key: "{1}"},
 			{Filter: "alarms/#", Topic: "alarms", Key: "{topic}"},
+			{Filter: "local/#", Key: "{topic}", Log: "none"},
 		},
 		Mirrors: []Mirror{{
 			Alias:  "p7",
@@ -163,7 +165,7 @@ log: {level: debug, format: json}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", c, want)
 	}
-	if all := c.AllRoutes(); len(all) != 3 || all[2] != DefaultRoute() || len(c.Routes) != 2 {
+	if all := c.AllRoutes(); len(all) != 4 || all[3] != DefaultRoute() || len(c.Routes) != 3 {
 		t.Errorf("the catch-all must come last: %v", all)
 	}
 	if all := c.AllTopics(); len(all) != 3 || all[2] != DefaultTopic("mqtt") {
@@ -423,6 +425,20 @@ gateway.yaml:4:12: mqtt.listeners[0].tls.key: is empty; name the file of the cer
 			`gateway.yaml:3:12: routes[0].topic: "t/{1}" is not a topic name: '/' is not allowed; use letters, digits, '.', '_' and '-'`},
 		{"route key", "routes:\n  - filter: a/+\n    topic: t\n    key: \"{2}\"\n",
 			`gateway.yaml:4:10: routes[0].key: {2} in "{2}": the filter "a/+" has 1 wildcard; use {topic}, or a number within that`},
+		{"route without a log and with a topic", "routes:\n  - filter: a\n    log: none\n    topic: t\n",
+			`gateway.yaml:4:12: routes[0].topic: "t" can't be where messages go that log: none keeps out of the log; take out topic, or log: none`},
+		{"route without a log and with a key", "routes:\n  - {filter: a, key: \"{topic}\", log: none}\n",
+			`gateway.yaml:2:22: routes[0].key: "{topic}" has no record to be the key of beside log: none; take out key, or log: none`},
+		{"route without a log and with a bad filter", "routes:\n  - {filter: \"a#\", log: none}\n",
+			`gateway.yaml:2:14: routes[0].filter: "a#" is not an MQTT topic filter: `},
+		{"route with another log", "routes:\n  - {filter: a, log: nnoe, topic: t}\n",
+			`gateway.yaml:2:22: routes[0].log: "nnoe" is not known; did you mean "none"? (allowed: none)`},
+		{"route with an empty log", "routes:\n  - {filter: a, log: \"\", topic: t}\n",
+			`gateway.yaml:2:22: routes[0].log: "" is not known (allowed: none)`},
+		{"route without a value for log", "routes:\n  - {filter: a, log: , topic: t}\n",
+			`gateway.yaml:2:17: routes[0].log: has no value; give it text, or take the key out`},
+		{"route without topic or log", "routes:\n  - {filter: a}\n",
+			`gateway.yaml:2:5: routes[0].topic: a topic needs a name`},
 		{"mirror without brokers", "mirror:\n  - region: {name: eu}\n",
 			`gateway.yaml:2:13: mirror[0].region.brokers: is empty; name at least one Kafka broker as host:port`},
 		{"broker without a port", "mirror:\n  - region: {brokers: [kafka]}\n",

@@ -27,7 +27,7 @@ func (c *Config) Broker() (broker.Options, error) {
 		return broker.Options{}, err
 	}
 	for _, r := range c.AllRoutes() {
-		o.Routes = append(o.Routes, broker.Route(r))
+		o.Routes = append(o.Routes, r.broker())
 	}
 	o.MQTT.Listeners = nil
 	for _, l := range c.MQTT.Listeners {

@@ -95,7 +95,7 @@ func (c *Config) Warnings() []Problem {
 	var ps Problems
 	routes := make([]broker.Route, len(c.Routes))
 	for i, r := range c.Routes {
-		routes[i] = broker.Route(r)
+		routes[i] = r.broker()
 	}
 	for later, earlier := range broker.Unreachable(routes) {
 		path := fmt.Sprintf("routes[%d]", later)
@@ -353,10 +353,28 @@ func (v *validation) retention(path string, t Topic) {
 func (v *validation) routes() {
 	v.length("routes", len(v.Routes), maxRoutes)
 	for i, r := range v.Routes {
-		for _, err := range broker.Route(r).Validate() {
-			v.bad(fmt.Sprintf("routes[%d].%s", i, err.Field), "%s", err.Message)
+		path := fmt.Sprintf("routes[%d]", i)
+		for _, err := range v.route(path, r).Validate() {
+			v.bad(path+"."+err.Field, "%s", err.Message)
 		}
 	}
+}
+
+// route is what of a route the broker is to check: with log: none also a topic or key that was written beside it.
+func (v *validation) route(path string, r Route) broker.Route {
+	if _, set := v.source[path+".log"]; set || r.Log != "" {
+		v.oneOf(path+".log", r.Log, logNone)
+		to := broker.Route{Filter: r.Filter, NotStored: true}
+		if r.stores() {
+			return to // whatever it is to mean
+		}
+		to.Topic = r.Topic
+		if _, set := v.source[path+".key"]; set {
+			to.Key = r.Key
+		}
+		return to
+	}
+	return r.broker()
 }
 
 func (v *validation) mirrors() {

@@ -101,7 +101,7 @@ func TestVersion(t *testing.T) {
 func TestConfigCheck(t *testing.T) {
 	name := configFile(t, `
 gateway: {id: plant-7}
-routes: [{filter: "a/+", topic: alarms, key: "{1}"}, {filter: a/b, topic: never}]
+routes: [{filter: "a/+", topic: alarms, key: "{1}"}, {filter: a/b, topic: never}, {filter: "local/#", log: none}, {filter: a/c, log: none}]
 mirror: [{region: {name: eu, brokers: ["kafka:9092"]}}]
 `)
 	code, stdout, stderr := command("config", "check", name)
@@ -118,6 +118,8 @@ topic      never, 4 partitions, zstd, segments by the budget, normal priority, k
 topic      mqtt, 4 partitions, zstd, segments by the budget, normal priority, keeps what the budget allows, then drop-oldest
 route      a/+ → alarms, key {1}
 route      a/b → never, key {topic}
+route      local/# → connected subscribers only, log none
+route      a/c → connected subscribers only, log none
 route      # → mqtt, key {topic}
 mirror     region eu at kafka:9092, topics .* as plant-7.<topic>
 log        info and above, as text
@@ -126,7 +128,8 @@ log        info and above, as text
 		t.Errorf("exit code %d\n%s\nwant\n%s", code, stdout, want)
 	}
 	warnings := "sluice: warning: " + name + ": version: is not set; write version: 1, so that a later release knows how to read this file\n" +
-		"sluice: warning: " + name + `:3:54: routes[1]: filter "a/b" is never reached: routes[0] with "a/+" takes everything it would; move it up` + "\n"
+		"sluice: warning: " + name + `:3:54: routes[1]: filter "a/b" is never reached: routes[0] with "a/+" takes everything it would; move it up` + "\n" +
+		"sluice: warning: " + name + `:3:115: routes[3]: filter "a/c" is never reached: routes[0] with "a/+" takes everything it would; move it up` + "\n"
 	if stderr != warnings {
 		t.Errorf("warnings\n%s\nwant\n%s", stderr, warnings)
 	}

@@ -90,7 +90,11 @@ func summarize(w io.Writer, c *configs.Config, access string) {
 		line("topic", "%s, %d partitions, %s, %s, %s priority, %s", t.Name, t.Partitions, t.Compression, segments, t.Priority, kept(t))
 	}
 	for _, r := range c.AllRoutes() {
-		line("route", "%s → %s, key %s", r.Filter, r.Topic, r.Key)
+		if r.Log == "" {
+			line("route", "%s → %s, key %s", r.Filter, r.Topic, r.Key)
+		} else {
+			line("route", "%s → connected subscribers only, log %s", r.Filter, r.Log)
+		}
 	}
 	for _, m := range c.Mirrors {
 		line("mirror", "region %s at %s, topics %s as %s.<topic>", m.Region.Name, strings.Join(m.Region.Brokers, ", "),
