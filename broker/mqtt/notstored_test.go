@@ -225,6 +225,32 @@ func TestNotStoredOverflow(t *testing.T) {
 	}
 }
 
+// What waits for its packet ids to be durable doesn't hold up what isn't stored.
+func TestNotStoredPassesWhatWaitsForACommit(t *testing.T) {
+	b := start(t)
+	sub := b.connect(lasting(wire.V5, "sub"))
+	sub.subscribe(filter{"#", 2})
+	pub := b.connect(connectOptions{id: "pub"})
+	b.mu.Lock()
+	ss := b.sessions["sub"]
+	b.mu.Unlock()
+	for qos := byte(1); qos < 3; qos++ {
+		ss.mu.Lock()
+		ss.out.committing = true // as while a commit is under way
+		ss.mu.Unlock()
+		pub.publishWhole(outMessage{topic: "local/x", payload: "p", qos: qos, id: 1})
+		m := sub.expectPublish("local/x", "p", qos)
+		ss.mu.Lock()
+		ss.out.committing = false
+		ss.mu.Unlock()
+		sub.complete(m)
+	}
+	sub.expect(wire.PUBREL)
+	if b.drops.Total() != 0 {
+		t.Errorf("dropped %v", b.drops.Snapshot())
+	}
+}
+
 func TestNotStoredShared(t *testing.T) {
 	b := start(t)
 	var members [2]*client

@@ -256,7 +256,7 @@ func (c *conn) offerLocked(d *delivery, in *incoming, blocks bool) bool {
 		switch {
 		case o.unsent() > 0, len(o.walks) > 0 && in.offset != noOffset:
 			return false // what is in flight goes first, and what is retained
-		case o.committing:
+		case o.committing && in.offset != noOffset: // what has no offset doesn't queue behind what waits for the commit, either
 			why = blockedCommit
 		case len(o.flights) >= c.limits.sendWindow:
 			why = blockedWindow
