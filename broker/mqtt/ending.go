@@ -37,20 +37,19 @@ var (
 	endTooLarge      = &ending{reason: wire.PacketTooLarge, what: "packet is larger than the limit"}
 	// SUBACK and UNSUBACK have a code for each filter, so they can be neither cut nor left out (MQTT-3.1.2-24, MQTT-3.8.4-1,
 	// MQTT-3.10.4-4): what they would answer isn't begun.
-	endLargeAnswer   = &ending{reason: wire.PacketTooLarge, what: "answer is larger than the client takes: fewer filters in a packet"}
-	endTopicAlias    = &ending{reason: wire.TopicAliasInvalid, what: "topic alias beyond the maximum"}
-	endUnknownAlias  = &ending{reason: wire.ProtocolError, what: "topic alias that stands for no topic"}
-	endAliasBytes    = &ending{reason: wire.QuotaExceeded, what: "topic aliases for more than 16 KiB of topics"}
-	endTinyPackets   = &ending{what: "client takes no packet as large as CONNACK"}
-	endReceiveMax    = &ending{reason: wire.ReceiveMaximumExceeded, what: "more unacknowledged messages than the receive maximum"}
-	endNoLocalShared = &ending{reason: wire.ProtocolError, what: "no local on a shared subscription"} // MQTT-3.8.3-4
-	endWrongAck      = &ending{reason: wire.ProtocolError, what: "acknowledgement of the wrong type for its packet id"}
-	endAuth          = &ending{reason: wire.BadAuthenticationMethod, what: "AUTH without an authentication method in CONNECT"}
-	endExpiry        = &ending{reason: wire.ProtocolError, what: "DISCONNECT with a session expiry where CONNECT had none"}
-	endProxy         = &ending{reason: wire.ProtocolError, what: "no valid PROXY header"}
-	endCrowded       = &ending{what: "too many connections from the address", quiet: true}
-	endRevoked       = &ending{reason: wire.NotAuthorized, what: "the client's certificate is no longer good"}
-	endPartials      = &ending{reason: wire.QuotaExceeded, what: "no memory for a large packet"}
+	endLargeAnswer  = &ending{reason: wire.PacketTooLarge, what: "answer is larger than the client takes: fewer filters in a packet"}
+	endTopicAlias   = &ending{reason: wire.TopicAliasInvalid, what: "topic alias beyond the maximum"}
+	endUnknownAlias = &ending{reason: wire.ProtocolError, what: "topic alias that stands for no topic"}
+	endAliasBytes   = &ending{reason: wire.QuotaExceeded, what: "topic aliases for more than 16 KiB of topics"}
+	endTinyPackets  = &ending{what: "client takes no packet as large as CONNACK"}
+	endReceiveMax   = &ending{reason: wire.ReceiveMaximumExceeded, what: "more unacknowledged messages than the receive maximum"}
+	endWrongAck     = &ending{reason: wire.ProtocolError, what: "acknowledgement of the wrong type for its packet id"}
+	endAuth         = &ending{reason: wire.BadAuthenticationMethod, what: "AUTH without an authentication method in CONNECT"}
+	endExpiry       = &ending{reason: wire.ProtocolError, what: "DISCONNECT with a session expiry where CONNECT had none"}
+	endProxy        = &ending{reason: wire.ProtocolError, what: "no valid PROXY header"}
+	endCrowded      = &ending{what: "too many connections from the address", quiet: true}
+	endRevoked      = &ending{reason: wire.NotAuthorized, what: "the client's certificate is no longer good"}
+	endPartials     = &ending{reason: wire.QuotaExceeded, what: "no memory for a large packet"}
 )
 
 // endingOf says how a connection ends that err stopped.

@@ -21,11 +21,6 @@ func (c *conn) subscribe(w *workspace, h wire.Header, body []byte) error {
 	if err != nil {
 		return err
 	}
-	for i := range req.Filters {
-		if f := &req.Filters[i]; f.NoLocal && topics.IsShared(f.Filter) {
-			return endNoLocalShared
-		}
-	}
 	if wire.SubackSize(len(req.Filters)) > c.limits.maxPacket {
 		return endLargeAnswer
 	}
