@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"slices"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -342,6 +343,9 @@ func TestReloadChangesWhatClientsMay(t *testing.T) {
 	g.write(g.acl, "user alice\ntopic write a/#\n")
 	g.reload(b)
 	publish(2, 0)
+	eventually(t, func() bool { // bob's right is asked for at the delivery, which follows the acknowledgement
+		return !slices.ContainsFunc(b.fanout.readers, func(r *reader) bool { return r.next.Load() < r.partition.HighWatermark() })
+	})
 	g.write(g.acl, "user bob\ntopic read a/#\n")
 	g.reload(b)
 	publish(3, wire.NotAuthorized)
