@@ -2,31 +2,18 @@ package auth
 
 import (
 	"encoding/binary"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicemq/sluice/internal/mosquitto"
 )
 
 // TestACLAgainstMosquitto asks the real broker about random files, by version 5's PUBACK: it says who may not publish.
 func TestACLAgainstMosquitto(t *testing.T) {
-	broker, err := exec.LookPath("mosquitto")
-	if err != nil {
-		broker = "/usr/sbin/mosquitto" // where Debian has it, which is in root's PATH only
-	}
-	if _, err := os.Stat(broker); err != nil {
-		if slices.Contains(strings.Split(os.Getenv("SLUICE_REQUIRE"), ","), "mosquitto") {
-			t.Fatal("there is no mosquitto, and SLUICE_REQUIRE lists it")
-		}
-		t.Skip("there is no mosquitto")
-	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	files := 12
@@ -36,7 +23,9 @@ func TestACLAgainstMosquitto(t *testing.T) {
 	asked, allowed := 0, 0
 	for range files {
 		text := randomACL(r)
-		address := startMosquitto(t, broker, text)
+		file := filepath.Join(t.TempDir(), "acl")
+		put(t, file, text)
+		address := mosquitto.Start(t, "acl_file "+file+"\n")
 		a := testAuthenticator(t, text)
 		for i, who := range []identity{
 			newIdentity("", false, "c1"), newIdentity("u1", true, "c2"), newIdentity("u2", true, "c/3"), newIdentity("u1", true, "c+"),
@@ -64,49 +53,17 @@ func TestACLAgainstMosquitto(t *testing.T) {
 	}
 }
 
-// startMosquitto runs the broker with an ACL file until the test ends.
-func startMosquitto(t *testing.T, broker, acl string) (address string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = l.Addr().String()
-	l.Close()
-	_, port, _ := net.SplitHostPort(address)
-	dir := t.TempDir()
-	put(t, filepath.Join(dir, "acl"), acl)
-	put(t, filepath.Join(dir, "conf"), fmt.Sprintf("user root\nlistener %s 127.0.0.1\nallow_anonymous true\nacl_file %s\n", port, filepath.Join(dir, "acl")))
-	cmd := exec.Command(broker, "-c", filepath.Join(dir, "conf"))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return address
-}
-
 type mosquittoClient struct {
 	net.Conn
 	t *testing.T
 }
 
-// dialMosquitto connects with version 5 as soon as the broker is up.
+// dialMosquitto connects with version 5.
 func dialMosquitto(t *testing.T, address string, who identity) mosquittoClient {
 	t.Helper()
-	var conn net.Conn
-	var err error
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); ; <-tick.C {
-		if conn, err = net.Dial("tcp", address); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	flags := byte(2)

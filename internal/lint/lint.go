@@ -40,6 +40,7 @@ var arrows = map[string][]string{
 	"segment/record":        {},
 	"internal/vfs":          {},
 	"internal/lint":         {},
+	"internal/mosquitto":    {},
 	"scripts/benchtable":    {},
 	"scripts/offlineload":   {"broker/mqtt/wire"},
 	"scripts/tlsminimum":    {},
