@@ -21,7 +21,7 @@ import (
 var dumpCommand = subcommand{
 	name: "dump", arguments: []string{"DIR"}, help: "Print what a data directory holds, also while a broker uses it.",
 	new: func(f *pflag.FlagSet) runner {
-		var w wanted
+		var w dumpFlags
 		format := choose(f, "format", "output `FORMAT`: text; json: one object a line for each batch; hex: each record's value in hexadecimal, one a line",
 			"text", "json", "hex")
 		f.StringVar(&w.topic, "topic", "", "only the topic `NAME`")
@@ -37,7 +37,7 @@ var dumpCommand = subcommand{
 var errDamaged = errors.New("the data directory is damaged; what could be read was printed; sluice verify says more, and sluice repair or the next start of the broker sets damaged parts aside")
 
 // dump prints batches and records in order of their offsets, a partition at a time. What can't be read is said on stderr.
-func dump(o output, dir, format string, w wanted) error {
+func dump(o output, dir, format string, w dumpFlags) error {
 	selected, err := w.selection(time.Now())
 	if err != nil {
 		return usageError{fmt.Errorf("%w; see sluice dump --help", err)}

@@ -20,11 +20,11 @@ type selection struct {
 	since, until int64  // ms, until excluded
 }
 
-// wanted are the flags of a dump, as they were written.
-type wanted struct{ topic, partition, offset, since, until string }
+// dumpFlags are the flags of a dump, as they were written.
+type dumpFlags struct{ topic, partition, offset, since, until string }
 
 // selection reads the flags. The error names the flag.
-func (w wanted) selection(now time.Time) (s selection, err error) {
+func (w dumpFlags) selection(now time.Time) (s selection, err error) {
 	s = selection{topic: w.topic, partition: -1, first: 0, last: math.MaxInt64, since: math.MinInt64, until: math.MaxInt64}
 	if w.partition != "" {
 		if w.topic == "" {
