@@ -140,16 +140,16 @@ func (c *conn) flush(w *workspace) error {
 			payload += int64(m.payload.size)
 		}
 	}
-	if len(w.replies) > 0 || b.group != 0 {
-		c.queueAcks(b, w.replies)
-	}
-	n := &c.srv.counters
+	n := &c.srv.counters // before the client learns of it
 	n.published.Add(int64(len(w.messages)))
 	n.received.Add(messages)
 	n.payloadReceived.Add(payload)
 	n.packetsSent.Add(acks)
 	if b.passing > 0 {
 		n.passing.Add(b.passing)
+	}
+	if len(w.replies) > 0 || b.group != 0 {
+		c.queueAcks(b, w.replies)
 	}
 	if c.srv.tree.Len() > 0 || len(w.changes) > 0 {
 		c.handOn(w)
